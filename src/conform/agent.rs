@@ -28,7 +28,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 pub struct Agent {
     /// The device.
     pub device: Arc<dyn Device>,
-    /// Its wire, if packets can be logged and dropped.
+    /// The link's wire, if packets can be logged and dropped.
     pub wire: Option<Wire>,
     /// GID index; by default that of the first IPv4 address, or else the first.
     pub gid_index: Option<u8>,

@@ -15,14 +15,14 @@ use super::objects::{Objects, Stop};
 use crate::connect::{Connection, ConnectionManager, Listener, Options};
 use crate::verbs::{AttrMask, QpAttr, QpState, QpType};
 
-/// How long one connection may take.
+/// Maximum time of establishing one connection.
 const CONNECT_WAIT: Duration = Duration::from_secs(20);
 
-/// How the queue pairs of one side are connected by the connection manager.
+/// Role of one side while the connection manager connects its queue pairs.
 pub(super) enum Meeting<'a> {
-    /// As the requester, which connects.
+    /// The requester, which connects.
     Requester(&'a ConnectionManager),
-    /// As the responder, which listens.
+    /// The responder, which listens.
     Responder(Listener),
 }
 
@@ -30,7 +30,7 @@ fn address_of(reach: &Reach) -> IpAddr {
     IpAddr::from(Ipv6Addr::from(reach.gid)).to_canonical()
 }
 
-/// What a queue pair says in its REQ: that it is one of this instance, and its place.
+/// Returns the private data of a REQ: the instance, and the index of the queue pair.
 fn private_data(own: &Reach, at: usize) -> Vec<u8> {
     let number = own.qps.get(at).map_or(0, |(qpn, _)| *qpn);
     format!("roce-conform {at} {number:#x}").into_bytes()

@@ -1,4 +1,5 @@
-//! What two agents say to each other: a line of JSON each, between threads or over TCP.
+//! Messages of the control connection of two agents: a line of JSON each, between threads or over
+//! TCP.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -37,44 +38,44 @@ pub(super) const SHOWN_MAX: usize = 300;
 /// Maximum length of the name of a device that is shown, in characters.
 const DEVICE_MAX: usize = 80;
 
-/// What one says to the other.
+/// A message of the control connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Message {
-    /// Who one is; the first thing that either says.
+    /// Identity of the sender; the first message in either direction.
     Hello(Hello),
-    /// What is to be played, and which side the one who hears this plays.
+    /// An instance to run, and the side that the receiver of this message takes.
     Begin {
-        /// What.
+        /// The instance.
         instance: Box<Instance>,
-        /// As whom.
+        /// Side of the receiver.
         play: Side,
     },
-    /// How one's objects are called.
+    /// Numbers, addresses and keys of the sender's objects.
     Reach(Reach),
     /// One's queue pairs can receive.
     Ready,
     /// A step is done; the keys of one's windows are these now.
     Done {
-        /// Which.
+        /// Index of the step.
         step: usize,
-        /// By name.
+        /// Keys of the windows, by name.
         windows: BTreeMap<String, u32>,
     },
     /// All that one expects is there, or will not come.
     Settled,
-    /// What came of it.
+    /// Result of the instance at the sender's side.
     Outcome(Box<Outcome>),
     /// One cannot go on.
     Failed(String),
-    /// There is nothing more to play.
+    /// No further instance follows.
     Bye,
 }
 
-/// Who an agent is.
+/// Identity of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Which words it speaks.
+    /// Version of the control protocol.
     pub version: u32,
     /// The name of its device.
     pub device: String,
@@ -84,14 +85,14 @@ pub struct Hello {
     pub wire: bool,
 }
 
-/// How the objects of a side are called.
+/// Numbers, addresses and keys of the objects of a side.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
     /// The address of its port.
     pub gid: [u8; 16],
     /// The number and the first PSN of each queue pair.
     pub qps: Vec<(u32, u32)>,
-    /// Its buffers.
+    /// Buffers.
     pub buffers: Vec<RemoteBuffer>,
     /// The keys of its windows, by name.
     pub windows: BTreeMap<String, u32>,
@@ -104,11 +105,11 @@ pub struct Reach {
 /// A buffer, for the peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteBuffer {
-    /// What it is called.
+    /// Name.
     pub name: String,
-    /// Where it begins.
+    /// Start address.
     pub addr: u64,
-    /// How long it is.
+    /// Length in bytes.
     pub len: u64,
     /// The key to it.
     pub rkey: u32,
@@ -175,11 +176,11 @@ pub(super) fn check_windows(
     Err("memory windows that are not those of the scenario".to_owned())
 }
 
-/// Why two agents do not understand each other.
+/// Error of the control connection.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// Nothing came in time.
+    /// The peer sent nothing in time.
     #[error("the peer sent nothing for {0:?}; expected {1}")]
     Silent(Duration, &'static str),
     /// The other one is gone.
@@ -188,13 +189,13 @@ pub enum ControlError {
     /// The other one cannot go on.
     #[error("the peer: {0}")]
     Failed(String),
-    /// It said something else.
+    /// The peer sent another message than the expected one.
     #[error("the peer sent `{0}`; expected {1}")]
     Unexpected(String, &'static str),
-    /// It said something that cannot be.
+    /// The peer sent a message with an impossible value.
     #[error("the peer: {0}: {1}")]
     Unsound(&'static str, String),
-    /// It said more than is read.
+    /// The peer sent a message that exceeds the maximum length.
     #[error("the peer sent a line of more than {0} bytes")]
     TooLong(usize),
     /// The opening failed: another protocol, or no proof of the token.

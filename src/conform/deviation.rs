@@ -1,5 +1,4 @@
-//! What is known of a device: where it does otherwise than the specification, and why that is no
-//! news.
+//! Known deviations of a device from the specification, with their reasons.
 //!
 //! ```toml
 //! device = "rxe"                       # what this is a table of
@@ -25,7 +24,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("rawcm.toml", include_str!("deviations/rawcm.toml")),
 ];
 
-/// What is wrong with a table.
+/// Error in a table of deviations.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{file}: {text}")]
 pub struct TableError {
@@ -33,18 +32,18 @@ pub struct TableError {
     text: String,
 }
 
-/// What is known of a device.
+/// Known deviations of a device.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
-    /// What device this is.
+    /// Description of the device.
     pub device: String,
-    /// What such devices are called.
+    /// Names of such devices.
     pub names: Vec<String>,
-    /// What they do otherwise.
+    /// Deviations that scenarios show.
     #[serde(default, rename = "deviation")]
     pub deviations: Vec<Deviation>,
-    /// What a replay of their captures finds.
+    /// Differences that a replay of their captures finds.
     #[serde(default, rename = "replay")]
     pub replays: Vec<Replayed>,
 }
@@ -55,35 +54,35 @@ pub struct Table {
 pub struct Replayed {
     /// The rule that it breaks: [`Rule::id`](crate::replay::Rule::id).
     pub rule: String,
-    /// What is found: one of these; anything if nothing is said.
+    /// Patterns of the difference; any difference if there are none.
     pub found: Option<Found>,
-    /// Why it is known.
+    /// Reason of the deviation.
     pub reason: String,
 }
 
-/// Something that a device does otherwise.
+/// A known deviation from the specification.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Deviation {
-    /// Which scenarios show it.
+    /// Pattern of the scenarios that show it.
     pub scenario: String,
-    /// As whom the device shows it.
+    /// Side that the device takes when it shows it.
     pub plays: Side,
-    /// What differs.
+    /// Subject of the difference.
     pub subject: Option<Subject>,
-    /// At which side; either if nothing is said.
+    /// Side of the difference; either if absent.
     pub side: Option<Side>,
-    /// What is found: one of these.
+    /// Patterns of the value that is found.
     pub found: Option<Found>,
-    /// Why it is no news.
+    /// Reason of the deviation.
     pub reason: String,
 }
 
-/// What is found, as a pattern or as several.
+/// One pattern or several for a value that is found.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Found {
-    /// This.
+    /// One pattern.
     This(String),
     /// One of these, which come of the same.
     OneOf(Vec<String>),
@@ -123,7 +122,7 @@ impl Table {
         BUILT_IN.iter().filter_map(read).map(|table| table.device).collect()
     }
 
-    /// Why a difference that a replay finds is known, if it is.
+    /// Returns the reason of a known difference that a replay finds.
     pub fn explain_replay(&self, rule: &str, found: &str) -> Option<&str> {
         let explains = |it: &&Replayed| {
             it.rule == rule && it.found.as_ref().is_none_or(|pattern| pattern.fits(found))

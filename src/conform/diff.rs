@@ -1,4 +1,4 @@
-//! Where two traces part.
+//! Differences between two traces.
 
 use std::fmt;
 
@@ -8,23 +8,23 @@ use super::Side;
 use super::normalise::sequence;
 use super::trace::{Packet, Trace};
 
-/// What a difference is about.
+/// Subject of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Subject {
-    /// What completed.
+    /// A completion.
     Completion,
-    /// What memory holds.
+    /// Contents of memory.
     Memory,
     /// The state of a queue pair.
     State,
-    /// What happened beside the work.
+    /// Asynchronous events.
     Events,
-    /// What was sent.
+    /// A packet that was sent.
     Packet,
     /// A fault that was never injected.
     Fault,
-    /// Something did not go on.
+    /// A side could not continue.
     Trouble,
 }
 
@@ -34,18 +34,18 @@ impl fmt::Display for Subject {
     }
 }
 
-/// Something that is not as it should be.
+/// A difference between the expected and the observed behavior.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// At which side; of a packet, whose it is.
+    /// Side at which it was observed; of a packet, its sender.
     pub side: Side,
-    /// What it is about.
+    /// Subject.
     pub subject: Subject,
-    /// What should be: by the scenario, or as it was with the reference.
+    /// Expected value: by the scenario, or as with the reference.
     pub expected: String,
-    /// What is.
+    /// Observed value.
     pub found: String,
-    /// Which packet of its direction it is, from 1, when what depends on time is left out.
+    /// Number of the packet in its direction, from 1, not counting those that depend on time.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub number: Option<usize>,
 }
@@ -65,8 +65,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Where a trace parts from the reference's: at most one difference for each side and subject, the
-/// first.
+/// Compares a trace with the reference's: returns at most one difference for each side and subject,
+/// the first.
 pub fn compare(trace: &Trace, reference: &Trace) -> Vec<Difference> {
     let mut all = Vec::new();
     for side in Side::BOTH {

@@ -12,7 +12,7 @@ use super::{memory, text};
 pub enum Expr {
     /// A number.
     Number(u64),
-    /// Something to be counted.
+    /// An expression, as text.
     Text(String),
 }
 
@@ -25,7 +25,7 @@ impl std::fmt::Display for Expr {
     }
 }
 
-/// What expressions count with.
+/// Values of the variables in expressions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Values {
     /// The payload of a packet.
@@ -101,12 +101,12 @@ pub struct Instance {
     pub mtu: u32,
     /// The length of messages.
     pub size: u64,
-    /// What a step `op` posts.
+    /// Operation that a step `op` posts.
     pub op: Action,
 }
 
 impl Instance {
-    /// What its expressions count with.
+    /// Returns the values of the variables in its expressions.
     pub const fn values(&self) -> Values {
         Values { mtu: self.mtu as u64, size: Some(self.size) }
     }
@@ -214,7 +214,8 @@ fn evaluate(instance: &Instance) -> Result<(), String> {
     Ok(())
 }
 
-/// How many bytes a step can move at most: more than its buffer has are refused by every device.
+/// Returns the maximum number of bytes that a step can move: more than its buffer has are refused
+/// by every device.
 fn reach(instance: &Instance, step: &Step) -> Result<u64, String> {
     let Some((side, action)) = step.who() else { return Ok(0) };
     if matches!(action, Action::Wait | Action::Sleep | Action::See | Action::Modify) {

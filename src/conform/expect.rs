@@ -6,7 +6,7 @@ use super::expand::Instance;
 use super::scenario::{Action, Done};
 use super::trace::{Completion, Outcome, Trace};
 
-/// Everything that is not as the scenario says.
+/// Returns all differences from what the scenario expects.
 pub fn check(instance: &Instance, trace: &Trace) -> Vec<Difference> {
     let mut all = Vec::new();
     for side in Side::BOTH {
@@ -60,7 +60,7 @@ fn faults(instance: &Instance, trace: &Trace, all: &mut Vec<Difference>) {
     }
 }
 
-/// How often packets were sent, where that is not left to time.
+/// Compares the numbers of packets, where they do not depend on time.
 fn packets(instance: &Instance, trace: &Trace, all: &mut Vec<Difference>) {
     for sent in &instance.scenario.expect.packets {
         let Some(seen) = trace.sent_by(sent.from) else { continue };
@@ -105,7 +105,7 @@ fn is_recv(done: &Done, side: Side) -> bool {
     done.recv.or(by_opcode).unwrap_or(side == Side::Responder)
 }
 
-/// What a request completes as.
+/// Returns the completion opcode of a request.
 fn completes_as(action: Action) -> &'static str {
     match action {
         Action::Send | Action::SendImm | Action::SendInv => "send",

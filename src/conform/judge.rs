@@ -160,7 +160,7 @@ pub struct Record {
 /// Reference that traces are compared with.
 #[derive(Debug)]
 pub enum Reference {
-    /// Another pair of devices, which runs each instance too.
+    /// A second pair of devices, which runs each instance too.
     Live(Box<Pair>),
     /// Recorded traces of another pair.
     Recorded(Record),
@@ -181,11 +181,11 @@ impl Reference {
 pub enum Verdict {
     /// The trace is as expected, and as that of the reference.
     Agree,
-    /// It differs, and every difference is a known deviation.
+    /// The result differs, and every difference is a known deviation.
     Known,
-    /// It differs.
+    /// The result differs.
     Difference,
-    /// It could not be run.
+    /// The instance could not be run.
     NotRun(String),
 }
 
@@ -194,7 +194,7 @@ pub enum Verdict {
 pub struct Finding {
     /// Name of the instance.
     pub name: String,
-    /// What the scenario tests.
+    /// Purpose of the scenario.
     pub about: String,
     /// Names of the devices, requester first.
     pub devices: [String; 2],

@@ -67,13 +67,13 @@ pub mod wire;
 
 use serde::{Deserialize, Serialize};
 
-/// Who of the two.
+/// One of the two sides of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
-    /// Who mostly asks.
+    /// The side that sends most requests.
     Requester,
-    /// Who mostly answers.
+    /// The side that answers most requests.
     Responder,
 }
 
@@ -90,7 +90,7 @@ impl Side {
         }
     }
 
-    /// What it is called.
+    /// Returns the name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Requester => "requester",

@@ -1,4 +1,4 @@
-//! What of a packet does not count, and why.
+//! Normalization of packets: fields that differ between correct devices are replaced or left out.
 //!
 //! Of one packet ([`Names::packet`]):
 //!
@@ -41,10 +41,10 @@ pub(super) const NO_QPN: u32 = 0x00ab_cdef;
 /// A key that does not exist.
 const NO_KEY: RKey = RKey::new(u32::MAX);
 
-/// How far outside a buffer an address still belongs to it.
+/// Maximum distance of an address from a buffer to which it still belongs.
 const AROUND: u64 = 1 << 16;
 
-/// How everything is called at both sides, so that names can be replaced by places.
+/// Numbers, addresses and keys of both sides, which are replaced by indices.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     requester: Reach,
@@ -165,7 +165,7 @@ fn line(packet: &PacketRepr<'_>) -> String {
     packet_line(&bytes)
 }
 
-/// What one direction comes to, of each queue pair in order, when time is taken out of it.
+/// Returns the packets of one direction that do not depend on time, by queue pair, in order.
 /// `answers` is the other direction.
 pub fn sequence<'p>(packets: &[&'p Packet], answers: &[&Packet]) -> Vec<&'p Packet> {
     let qps = packets.iter().map(|packet| packet.qp).max().map_or(0, |last| last + 1);

@@ -15,17 +15,17 @@ use crate::verbs::{
 use crate::wire::aeth::RnrTimer;
 use crate::wire::{Bits, Gid, Psn, QKey, Qpn};
 
-/// Why a side cannot go on.
+/// Reason for which a side cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// The device does not do this.
     Unable(String),
-    /// Something went wrong.
+    /// An operation failed.
     Trouble(String),
 }
 
 impl Stop {
-    /// Something that a device refused, by the number that C programs get.
+    /// Error of an operation that a device refused, with the error number that C programs get.
     pub(super) fn refused(what: &str, errno: Errno, error: &dyn std::fmt::Display) -> Self {
         let text = format!("{what}: {error}");
         if errno == Errno::EOPNOTSUPP { Self::Unable(text) } else { Self::Trouble(text) }
@@ -39,10 +39,10 @@ impl Stop {
 /// Default first PSN of a requester, and of a responder.
 const PSN: [u32; 2] = [100, 5000];
 
-/// How many completions a queue holds.
+/// Capacity of a completion queue.
 const CQ_ROOM: usize = super::scenario::limits::COMPLETIONS_MAX;
 
-/// How many receives a shared queue holds.
+/// Capacity of a shared receive queue.
 const SRQ_ROOM: u32 = 128;
 
 /// A registered buffer.
@@ -145,7 +145,7 @@ impl Objects {
         Ok(())
     }
 
-    /// How they are called, for the peer.
+    /// Returns the numbers, addresses and keys that the peer needs.
     pub(super) fn reach(&self) -> Reach {
         let buffers = self.buffers.iter().map(|it| RemoteBuffer {
             name: it.name.clone(),
@@ -230,8 +230,8 @@ fn choose_gid(device: &dyn Device, index: Option<u8>) -> Result<(u8, Gid), Stop>
     })
 }
 
-/// How the queue pairs of a side are connected. They are patient, so that a busy machine does not
-/// look like loss.
+/// Returns the attributes by which the queue pairs of a side are connected. They are patient, so
+/// that a busy machine does not look like loss.
 fn manner(instance: &Instance, side: Side, spec: &QpSpec) -> Result<Connect, Stop> {
     let usual = Connect::default();
     let access = spec.access.as_deref().map_or(Ok(usual.access), access_of);

@@ -25,10 +25,10 @@ use crate::wire::{Psn, Qpn};
 /// Time that a client waits until the device of the server is free: other clients may be before it.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The same as [`REPLY_TIMEOUT`] while other clients wait for the device.
+/// Replacement for [`REPLY_TIMEOUT`] while other clients wait for the device.
 const CROWDED_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Why an instance ends early.
+/// Reason of an instance that ends early.
 const WAITED_FOR: &str = "other clients wait for the device";
 
 /// Interval at which an agent checks whether the peer is gone or other clients wait for the device.
@@ -66,7 +66,7 @@ pub(super) struct Play<'a> {
     agent: &'a Agent,
     instance: &'a Instance,
     side: Side,
-    /// They end before the queue pairs are destroyed.
+    /// Connections, which end before the queue pairs are destroyed.
     #[cfg(target_os = "linux")]
     connections: Vec<crate::connect::Connection>,
     objects: Objects,
@@ -80,7 +80,7 @@ pub(super) struct Play<'a> {
     images: Vec<memory::Image>,
     /// Indices of the faults that this side injects.
     injected: Vec<usize>,
-    /// Until when it may keep the device while other clients wait.
+    /// Right to the device, which is limited in time while other clients wait.
     turn: Option<Turn<'a>>,
     /// Time limit.
     until: Instant,

@@ -15,14 +15,14 @@ use crate::wire::{QKey, Qpn, RKey};
 /// Default immediate data.
 const IMM: u32 = 0x0102_0304;
 
-/// How far apart the pieces of a message lie.
+/// Distance of the pieces of a message in memory.
 const GAP: u64 = 16;
 
-/// What is changed of a key to make it wrong: a bit of the part that devices check first, and one
-/// of the part that programs choose.
+/// Bits of a key that are flipped to make it wrong: one of the part that devices check first, and
+/// one of the part that programs choose.
 const WRONG: u32 = 0x0040_0040;
 
-/// What a step is posted with.
+/// Objects by which a step is posted.
 pub(super) struct Poster<'a> {
     pub(super) objects: &'a mut Objects,
     pub(super) instance: &'a Instance,
@@ -156,7 +156,7 @@ impl Poster<'_> {
         Ok(sges)
     }
 
-    /// How many bytes a step is about.
+    /// Returns the number of bytes of a step.
     fn len(&self, step: &Step, action: Action) -> Result<u64, Stop> {
         let datagram = self.instance.scenario.kind == Kind::Ud;
         match (&step.len, action) {

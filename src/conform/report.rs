@@ -1,4 +1,4 @@
-//! What was found, for people, for programs, and for test runners.
+//! Reports of findings as text, as JSON and as JUnit XML.
 
 use std::fmt::Write;
 
@@ -8,10 +8,10 @@ use super::Side;
 use super::judge::{Finding, Verdict};
 use crate::decode::escape_markup;
 
-/// How many instances ended how.
+/// Number of instances by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// As expected, and as with the reference.
+    /// Instances that met the expectation and agree with the reference.
     pub agreed: usize,
     /// Otherwise, and that is known.
     pub known: usize,
@@ -22,7 +22,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// That of all findings.
+    /// Counts the verdicts of findings.
     pub fn of(findings: &[Finding]) -> Self {
         let mut summary = Self::default();
         for finding in findings {
@@ -54,7 +54,7 @@ impl std::fmt::Display for Summary {
     }
 }
 
-/// How a report looks.
+/// Style of a text report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Style {
     /// Whether verdicts are colored.
@@ -124,7 +124,7 @@ fn trace(finding: &Finding, out: &mut String) {
     }
 }
 
-/// Everything, for programs. `stopped` says why the run ended early, if it did.
+/// Returns the report as JSON. `stopped` says why the run ended early, if it did.
 pub fn json(findings: &[Finding], gone: &[(String, String)], stopped: Option<&str>) -> String {
     #[derive(Serialize)]
     struct Report<'a> {
@@ -137,8 +137,8 @@ pub fn json(findings: &[Finding], gone: &[(String, String)], stopped: Option<&st
     serde_json::to_string_pretty(&report).unwrap_or_default()
 }
 
-/// Everything, as a test suite. A known deviation is a test that passed, with its reasons as
-/// output. A run that ended early has an error for what was not run.
+/// Returns the report as a JUnit test suite. A known deviation is a test that passed, with its
+/// reasons as output. A run that ended early has an error for what was not run.
 pub fn junit(findings: &[Finding], stopped: Option<&str>) -> String {
     let summary = Summary::of(findings);
     let seconds: f64 = findings.iter().map(|finding| finding.seconds).sum();

@@ -33,8 +33,8 @@ const LIMITS: Limits = Limits {
     displaces_welcomed: true,
 };
 
-/// What a server tells of a client: its address, and how many instances it played or why it was
-/// given up.
+/// Callback for the end of a client's session: its address, and the number of instances it ran or
+/// the error that ended it.
 pub type Report<'r> = dyn Fn(IpAddr, Result<usize, ControlError>) + Send + Sync + 'r;
 
 /// An agent for clients on a network.

@@ -1,4 +1,4 @@
-//! What came of an instance.
+//! Observations of the run of an instance.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,17 @@ use super::text::printable;
 use super::wire::SEEN_MAX;
 use crate::link::fault::Effect;
 
-/// What came of an instance, at both sides and between them.
+/// Observations of the run of an instance, at both sides and between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
-    /// At the requester.
+    /// Outcome at the requester.
     pub requester: Outcome,
-    /// At the responder.
+    /// Outcome at the responder.
     pub responder: Outcome,
 }
 
 impl Trace {
-    /// What came of it at a side.
+    /// Returns the outcome at a side.
     pub fn side(&self, side: Side) -> &Outcome {
         match side {
             Side::Requester => &self.requester,
@@ -28,8 +28,8 @@ impl Trace {
         }
     }
 
-    /// What a side sent, as [`sent_by`](Self::sent_by) returns it, each packet with the effect of a
-    /// fault on it.
+    /// Returns the packets that a side sent, as [`sent_by`](Self::sent_by) does, each with the
+    /// effect of a fault on it.
     pub fn sent_with_effects(&self, side: Side) -> Vec<(&Packet, Option<Effect>)> {
         let outcomes = [side, side.other()].map(|at| self.side(at));
         let Some(outcome) = outcomes.into_iter().find(|it| it.packets.is_some()) else {
@@ -40,8 +40,8 @@ impl Trace {
         own.map(|(at, packet)| (packet, outcome.effects.get(&at).copied())).collect()
     }
 
-    /// What a side sent, seen where it left or, if that was not observed, where it arrived. `None`
-    /// if neither was.
+    /// Returns the packets that a side sent, seen where they left or, if that was not observed,
+    /// where they arrived. `None` if neither was.
     pub fn sent_by(&self, side: Side) -> Option<Vec<&Packet>> {
         let seen =
             [side, side.other()].into_iter().find_map(|at| self.side(at).packets.as_ref())?;
@@ -49,18 +49,18 @@ impl Trace {
     }
 }
 
-/// What came of an instance at one side.
+/// Outcome of an instance at one side.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// What completed: of each queue pair in order, first its sends, then its receives.
+    /// Completions: of each queue pair in order, first its sends, then its receives.
     pub completions: Vec<Completion>,
-    /// What each buffer held, as a checksum of what does not count as anything.
+    /// Checksum of each buffer, without the bytes that may be anything.
     pub memory: BTreeMap<String, u32>,
-    /// Where a buffer is not what it must be.
+    /// Ranges of buffers with wrong contents.
     pub mismatches: Vec<String>,
     /// The state of each queue pair.
     pub states: Vec<String>,
-    /// What happened beside the work, in the order of names.
+    /// Asynchronous events, sorted by name.
     pub events: Vec<String>,
     /// Both directions, as they passed this side; `None` if they could not be observed.
     pub packets: Option<Vec<Packet>>,
@@ -71,9 +71,9 @@ pub struct Outcome {
     /// if it has no wire.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub faults: Option<BTreeMap<usize, u32>>,
-    /// What went wrong: something could not be made, was refused, or never ended.
+    /// Failure: an object could not be created, or an operation was refused or never ended.
     pub trouble: Option<String>,
-    /// What the device cannot do, so that nothing came of it.
+    /// Missing capability of the device, because of which the instance did not run.
     pub unable: Option<String>,
 }
 
@@ -126,18 +126,18 @@ impl Outcome {
 /// A completion, without what verbs leave open.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Completion {
-    /// Which queue pair, from 0.
+    /// Index of the queue pair, from 0.
     pub qp: usize,
     /// Whether it is of a receive.
     pub recv: bool,
-    /// What the request was called: requests of a side are counted from 1.
+    /// Identifier of the request: requests of a side are counted from 1.
     pub id: u64,
-    /// Its status, as the constant of verbs without `IBV_WC_`, in lower case.
+    /// Status, as the constant of verbs without `IBV_WC_`, in lower case.
     pub status: String,
-    /// What it was; only of success.
+    /// Opcode; only of success.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub opcode: Option<String>,
-    /// How many bytes; only where verbs say so: receives, reads, atomics.
+    /// Number of bytes; only where verbs define it: receives, READs, ATOMICs.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub byte_len: Option<u32>,
     /// Immediate data.
@@ -180,13 +180,13 @@ impl std::fmt::Display for Completion {
 /// A packet, with everything replaced that is different each time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Packet {
-    /// Who sent it.
+    /// Sender.
     pub from: Side,
-    /// To which queue pair of the peer, from 0.
+    /// Index of the peer's queue pair, from 0.
     pub qp: usize,
-    /// Its opcode.
+    /// Opcode.
     pub opcode: u8,
-    /// Its PSN, from the first of the requests that it belongs to.
+    /// PSN, from the first of the requests that it belongs to.
     pub psn: u32,
     /// The syndrome of its AETH, if it has one.
     #[serde(skip_serializing_if = "Option::is_none", default)]

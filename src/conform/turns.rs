@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use super::now;
 use super::play::CHECK_INTERVAL;
 
-/// How long an instance may hold the device while others wait for it.
+/// Maximum time for which an instance holds the device while others wait for it.
 const SHARE: Duration = Duration::from_secs(10);
 
-/// Who waits for a device. The first one has it.
+/// Queue of the clients of a device. The first one has it.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     queue: Mutex<Queue>,

@@ -37,7 +37,7 @@ const SEEN_BYTES_MAX: usize = 64 << 20;
 pub struct Seen {
     /// Whether it left the device.
     pub outbound: bool,
-    /// From its BTH to its last pad byte.
+    /// Packet, from its BTH to its last pad byte.
     pub packet: Vec<u8>,
     /// The effect of a fault that this wire injects.
     pub effect: Option<Effect>,

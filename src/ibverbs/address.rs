@@ -21,7 +21,7 @@ layouts! {
         ndev_ifindex: u32,
     }
 
-    /// What a GRH is made of.
+    /// Fields of a GRH.
     struct ibv_global_route {
         dgid: ibv_gid,
         flow_label: u32,
@@ -59,7 +59,7 @@ layouts! {
         handle: u32,
     }
 
-    /// What a vendor's two ends agree on beyond the protocol.
+    /// Options beyond the protocol that two devices of one vendor agree on.
     struct ibv_ece {
         vendor_id: u32,
         options: u32,

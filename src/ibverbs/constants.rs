@@ -4,9 +4,9 @@
 /// A constant of C as this room has it, to be compared with a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Constant {
-    /// What it is called in C.
+    /// Name in C.
     pub name: &'static str,
-    /// Its value.
+    /// Value.
     pub value: i128,
 }
 
@@ -15,7 +15,7 @@ macro_rules! constants {
     ($(#[doc = $doc:literal] $type:ty { $($name:ident = $value:expr;)* })*) => {
         $($(#[doc = $doc] pub const $name: $type = $value;)*)*
 
-        /// What is declared here.
+        /// Constants that are declared here.
         pub(super) const CONSTANTS: &[Constant] =
             &[$($(Constant { name: stringify!($name), value: $name as i128 },)*)*];
     };
@@ -39,7 +39,7 @@ constants! {
         IBV_QPS_UNKNOWN = 7;
     }
 
-    /// What `ibv_is_fork_initialized` says.
+    /// Results of `ibv_is_fork_initialized`.
     u32 {
         IBV_FORK_DISABLED = 0;
         IBV_FORK_ENABLED = 1;
@@ -51,13 +51,13 @@ constants! {
         IBV_QPF_GRH_REQUIRED = 1;
     }
 
-    /// Of access rights: the first that a device may ignore, and all of them.
+    /// Access rights that a device may ignore: the first one, and the mask of all.
     u32 {
         IBV_ACCESS_OPTIONAL_FIRST = 1 << 20;
         IBV_ACCESS_OPTIONAL_RANGE = (1 << 30) - (1 << 20);
     }
 
-    /// What can be paged in on demand, and for which operations.
+    /// Operations on memory that is paged in on demand.
     u32 {
         IBV_ODP_SUPPORT = 1;
         IBV_ODP_SUPPORT_IMPLICIT = 1 << 1;
@@ -69,7 +69,7 @@ constants! {
         IBV_ODP_SUPPORT_SRQ_RECV = 1 << 5;
     }
 
-    /// What can be done with raw packets.
+    /// Capabilities for raw packets.
     u32 {
         IBV_RAW_PACKET_CAP_CVLAN_STRIPPING = 1;
         IBV_RAW_PACKET_CAP_SCATTER_FCS = 1 << 1;
@@ -84,7 +84,7 @@ constants! {
         IBV_PCI_ATOMIC_OPERATION_16_BYTE_SIZE_SUP = 1 << 2;
     }
 
-    /// What an extended completion queue can tell.
+    /// Fields of a completion that an extended completion queue can report.
     u64 {
         IBV_WC_EX_WITH_BYTE_LEN = 1;
         IBV_WC_EX_WITH_IMM = 1 << 1;
@@ -102,7 +102,7 @@ constants! {
         IBV_CREATE_CQ_SUP_WC_FLAGS = (1 << 12) - 1;
     }
 
-    /// Which fields of `ibv_cq_init_attr_ex` count, and how the queue shall behave.
+    /// Mask of the fields of `ibv_cq_init_attr_ex`, and flags of the queue.
     u32 {
         IBV_CQ_INIT_ATTR_MASK_FLAGS = 1;
         IBV_CQ_INIT_ATTR_MASK_PD = 1 << 1;
@@ -110,20 +110,20 @@ constants! {
         IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN = 1 << 1;
     }
 
-    /// Which fields of `ibv_modify_cq_attr` count.
+    /// Mask of the fields of `ibv_modify_cq_attr`.
     u32 {
         IBV_CQ_ATTR_MODERATE = 1;
         IBV_CQ_ATTR_RESERVED = 1 << 1;
     }
 
-    /// Which fields of `ibv_xrcd_init_attr` count.
+    /// Mask of the fields of `ibv_xrcd_init_attr`.
     u32 {
         IBV_XRCD_INIT_ATTR_FD = 1;
         IBV_XRCD_INIT_ATTR_OFLAGS = 1 << 1;
         IBV_XRCD_INIT_ATTR_RESERVED = 1 << 2;
     }
 
-    /// What a memory region shall have anew.
+    /// Properties of a memory region that a re-registration changes.
     i32 {
         IBV_REREG_MR_CHANGE_TRANSLATION = 1;
         IBV_REREG_MR_CHANGE_PD = 1 << 1;
@@ -131,7 +131,7 @@ constants! {
         IBV_REREG_MR_FLAGS_SUPPORTED = 7;
     }
 
-    /// Why a memory region could not be registered anew, and which of the two is valid.
+    /// Results of a re-registration that failed, which say whether the region is still valid.
     i32 {
         IBV_REREG_MR_ERR_INPUT = -1;
         IBV_REREG_MR_ERR_DONT_FORK_NEW = -2;
@@ -148,18 +148,18 @@ constants! {
         IBV_ADVISE_MR_FLAG_FLUSH = 1;
     }
 
-    /// Which fields of `ibv_dm` count.
+    /// Mask of the fields of `ibv_dm`.
     u32 {
         IBV_DM_MASK_HANDLE = 1;
     }
 
-    /// Which fields of `ibv_parent_domain_init_attr` count.
+    /// Mask of the fields of `ibv_parent_domain_init_attr`.
     u32 {
         IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 1;
         IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 1 << 1;
     }
 
-    /// Which fields of `ibv_srq_init_attr_ex` count.
+    /// Mask of the fields of `ibv_srq_init_attr_ex`.
     u32 {
         IBV_SRQ_INIT_ATTR_TYPE = 1;
         IBV_SRQ_INIT_ATTR_PD = 1 << 1;
@@ -169,7 +169,7 @@ constants! {
         IBV_SRQ_INIT_ATTR_RESERVED = 1 << 5;
     }
 
-    /// Which fields of `ibv_qp_init_attr_ex` count.
+    /// Mask of the fields of `ibv_qp_init_attr_ex`.
     u32 {
         IBV_QP_INIT_ATTR_PD = 1;
         IBV_QP_INIT_ATTR_XRCD = 1 << 1;
@@ -180,7 +180,7 @@ constants! {
         IBV_QP_INIT_ATTR_SEND_OPS_FLAGS = 1 << 6;
     }
 
-    /// How a queue pair shall behave.
+    /// Creation flags of a queue pair.
     u32 {
         IBV_QP_CREATE_BLOCK_SELF_MCAST_LB = 1 << 1;
         IBV_QP_CREATE_SCATTER_FCS = 1 << 8;
@@ -189,7 +189,7 @@ constants! {
         IBV_QP_CREATE_PCI_WRITE_END_PADDING = 1 << 11;
     }
 
-    /// What a queue pair shall send by calls of its own.
+    /// Operations that a queue pair sends by calls of its own.
     u64 {
         IBV_QP_EX_WITH_RDMA_WRITE = 1;
         IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM = 1 << 1;
@@ -206,7 +206,7 @@ constants! {
         IBV_QP_EX_WITH_ATOMIC_WRITE = 1 << 12;
     }
 
-    /// Which fields of `ibv_qp_open_attr` count.
+    /// Mask of the fields of `ibv_qp_open_attr`.
     u32 {
         IBV_QP_OPEN_ATTR_NUM = 1;
         IBV_QP_OPEN_ATTR_XRCD = 1 << 1;
@@ -222,13 +222,13 @@ constants! {
         IBV_WR_TAG_SYNC = 2;
     }
 
-    /// How such a change is treated.
+    /// Flags of such a change.
     i32 {
         IBV_OPS_SIGNALED = 1;
         IBV_OPS_TM_SYNC = 1 << 1;
     }
 
-    /// How frames are spread over queues.
+    /// Hash functions of receive-side scaling.
     u8 {
         IBV_RX_HASH_FUNC_TOEPLITZ = 1;
     }
@@ -246,13 +246,13 @@ constants! {
         IBV_WQ_ATTR_FLAGS = 1 << 2;
     }
 
-    /// Which values `ibv_query_rt_values_ex` is asked for.
+    /// Mask of the values that `ibv_query_rt_values_ex` returns.
     u32 {
         IBV_VALUES_MASK_RAW_CLOCK = 1;
         IBV_VALUES_MASK_RESERVED = 1 << 1;
     }
 
-    /// What can be counted.
+    /// Kinds of counters.
     u32 {
         IBV_COUNTER_PACKETS = 0;
         IBV_COUNTER_BYTES = 1;

@@ -28,7 +28,7 @@ use super::wq::{
 };
 use super::wr::{ibv_ops_wr, ibv_recv_wr, ibv_send_wr, ibv_sge};
 
-/// What [`ibv_context::abi_compat`] holds if a [`verbs_context`] is around it.
+/// Value of [`ibv_context::abi_compat`] if the context is part of a [`verbs_context`].
 pub const VERBS_ABI_IS_EXTENDED: usize = usize::MAX;
 
 layouts! {
@@ -80,7 +80,7 @@ layouts! {
         abi_compat: *mut c_void,
     }
 
-    /// What is before an open device: the functions that came later, the newest first.
+    /// The part before an open device: functions that were added later, the newest first.
     struct verbs_context {
         query_port: op!(*mut ibv_context, u8, *mut ibv_port_attr, usize => c_int),
         advise_mr: op!(*mut ibv_pd, c_uint, u32, *mut ibv_sge, u32 => c_int),
@@ -130,13 +130,13 @@ layouts! {
         context: ibv_context,
     }
 
-    /// Something that happened beside the work.
+    /// An asynchronous event.
     struct ibv_async_event {
         element: ibv_async_event_element,
         event_type: c_uint,
     }
 
-    /// What it happened to.
+    /// The object that an asynchronous event concerns.
     union ibv_async_event_element in "struct ibv_async_event" at "element" {
         cq: *mut ibv_cq,
         qp: *mut ibv_qp,

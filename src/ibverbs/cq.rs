@@ -25,7 +25,7 @@ layouts! {
         dlid_path_bits: u8,
     }
 
-    /// Where completion queues tell that something came.
+    /// A completion channel.
     struct ibv_comp_channel {
         context: *mut ibv_context,
         fd: c_int,
@@ -79,18 +79,18 @@ layouts! {
         read_completion_wallclock_ns: op!(*mut ibv_cq_ex => u64),
     }
 
-    /// How completions shall be polled; nothing yet.
+    /// Attributes of polling; none are defined yet.
     struct ibv_poll_cq_attr {
         comp_mask: u32,
     }
 
-    /// What a tag says of a message.
+    /// Tag of a message.
     struct ibv_wc_tm_info {
         tag: u64,
         r#priv: u32,
     }
 
-    /// What a completion queue shall be.
+    /// Attributes of a new completion queue.
     struct ibv_cq_init_attr_ex {
         cqe: u32,
         cq_context: *mut c_void,
@@ -102,13 +102,13 @@ layouts! {
         parent_domain: *mut ibv_pd,
     }
 
-    /// How long events may be held back.
+    /// Moderation of completion events.
     struct ibv_moderate_cq {
         cq_count: u16,
         cq_period: u16,
     }
 
-    /// What shall change of a completion queue.
+    /// Changes of a completion queue.
     struct ibv_modify_cq_attr {
         attr_mask: u32,
         moderate: ibv_moderate_cq,

@@ -22,7 +22,7 @@ layouts! {
         ibdev_path: [c_char; 256],
     }
 
-    /// What every device says of itself.
+    /// Attributes that every device has.
     struct ibv_device_attr {
         fw_ver: [c_char; 64],
         node_guid: u64,
@@ -66,31 +66,31 @@ layouts! {
         phys_port_cnt: u8,
     }
 
-    /// What more is asked of a device; nothing yet.
+    /// Input of an extended query of a device; nothing is defined yet.
     struct ibv_query_device_ex_input {
         comp_mask: u32,
     }
 
-    /// Which operations work on memory that is paged in on demand.
+    /// Operations that work on memory that is paged in on demand.
     struct ibv_odp_caps {
         general_caps: u64,
         per_transport_caps: ibv_odp_per_transport_caps,
     }
 
-    /// The same for each kind of queue pair.
+    /// Operations on demand-paged memory, for each type of queue pair.
     struct ibv_odp_per_transport_caps in "struct ibv_odp_caps" at "per_transport_caps" {
         rc_odp_caps: u32,
         uc_odp_caps: u32,
         ud_odp_caps: u32,
     }
 
-    /// What the device cuts into segments.
+    /// Capabilities of segmentation offload.
     struct ibv_tso_caps {
         max_tso: u32,
         supported_qpts: u32,
     }
 
-    /// How the device spreads packets over queues.
+    /// Capabilities of receive-side scaling.
     struct ibv_rss_caps {
         supported_qpts: u32,
         max_rwq_indirection_tables: u32,
@@ -99,14 +99,14 @@ layouts! {
         rx_hash_function: u8,
     }
 
-    /// How slow queue pairs can be made.
+    /// Capabilities of packet pacing.
     struct ibv_packet_pacing_caps {
         qp_rate_limit_min: u32,
         qp_rate_limit_max: u32,
         supported_qpts: u32,
     }
 
-    /// How the device matches tags.
+    /// Capabilities of tag matching.
     struct ibv_tm_caps {
         max_rndv_hdr_size: u32,
         max_num_tags: u32,
@@ -115,20 +115,20 @@ layouts! {
         max_sge: u32,
     }
 
-    /// How the device holds back events.
+    /// Capabilities of moderating completion events.
     struct ibv_cq_moderation_caps {
         max_cq_count: u16,
         max_cq_period: u16,
     }
 
-    /// Which atomic operations the bus does.
+    /// Atomic operations of the bus.
     struct ibv_pci_atomic_caps {
         fetch_add: u16,
         swap: u16,
         compare_swap: u16,
     }
 
-    /// Everything that a device says of itself.
+    /// All attributes of a device.
     struct ibv_device_attr_ex {
         orig_attr: ibv_device_attr,
         comp_mask: u32,
@@ -149,7 +149,7 @@ layouts! {
         phys_port_cnt_ex: u32,
     }
 
-    /// What a port says of itself.
+    /// Attributes of a port.
     struct ibv_port_attr {
         state: c_uint,
         max_mtu: c_uint,
@@ -182,7 +182,7 @@ layouts! {
         tv_nsec: i64,
     }
 
-    /// What a device reads off itself when it is asked.
+    /// Values that a device reads when it is queried, such as its clock.
     struct ibv_values_ex {
         comp_mask: u32,
         raw_clock: timespec,

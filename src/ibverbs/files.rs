@@ -39,7 +39,7 @@ const RDMA_CM: &str = "/sys/class/misc/rdma_cm";
 /// The file with the number of the connection manager's device.
 pub const RDMA_CM_DEV_FILE: &str = "/sys/class/misc/rdma_cm/dev";
 
-/// The same file of the kernel's own device, where nothing covers it.
+/// The file of the kernel's own device with the numbers of `rdma_cm`, where nothing covers it.
 pub const KERNEL_RDMA_CM_DEV_FILE: &str = "/sys/devices/virtual/misc/rdma_cm/dev";
 
 /// The number of the connection manager's device, unless the kernel has one with another number:
@@ -55,22 +55,22 @@ const CLASS: &str = "/sys/class/infiniband";
 /// loopback does not have.
 const UNREADABLE: &str = "/sys/class/net/lo/speed";
 
-/// What the files of a device say.
+/// Contents of the files of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFiles {
     /// The name of the device: `roce0`.
     pub name: String,
     /// The number of its character device, `uverbs0`.
     pub number: usize,
-    /// What it is a device of, in words.
+    /// Description of the device that it belongs to.
     pub description: String,
     /// The interface that it is on.
     pub interface: Option<String>,
     /// The state of its port.
     pub state: PortState,
-    /// Its GID table.
+    /// GID table.
     pub gids: GidTable,
-    /// Its GUID: [`device_guid`] of the first GID that it had.
+    /// GUID: [`device_guid`] of the first GID that it had.
     pub guid: Guid,
 }
 
@@ -235,7 +235,7 @@ fn gid_text(gid: Gid) -> String {
     groups.join(":")
 }
 
-/// How sysfs names the type of a GID.
+/// Returns the name of a GID type in sysfs.
 fn gid_type_text(gid_type: GidType) -> &'static str {
     match gid_type {
         GidType::Ib | GidType::RoceV1 => "IB/RoCE v1",

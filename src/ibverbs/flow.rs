@@ -24,13 +24,13 @@ layouts! {
         handle: u32,
     }
 
-    /// How each thing that a rule looks at begins.
+    /// Header of each specification of a rule.
     struct ibv_flow_spec_hdr in "struct ibv_flow_spec" at "hdr" {
         r#type: c_uint,
         size: u16,
     }
 
-    /// What a rule looks at in an Ethernet header.
+    /// Fields of an Ethernet header that a rule compares.
     struct ibv_flow_eth_filter {
         dst_mac: [u8; 6],
         src_mac: [u8; 6],
@@ -38,7 +38,7 @@ layouts! {
         vlan_tag: u16,
     }
 
-    /// The same as part of a rule.
+    /// Ethernet specification of a rule.
     struct ibv_flow_spec_eth {
         r#type: c_uint,
         size: u16,
@@ -46,13 +46,13 @@ layouts! {
         mask: ibv_flow_eth_filter,
     }
 
-    /// What a rule looks at in a header of IPv4.
+    /// Fields of an IPv4 header that a rule compares.
     struct ibv_flow_ipv4_filter {
         src_ip: u32,
         dst_ip: u32,
     }
 
-    /// The same as part of a rule.
+    /// IPv4 specification of a rule.
     struct ibv_flow_spec_ipv4 {
         r#type: c_uint,
         size: u16,
@@ -60,7 +60,7 @@ layouts! {
         mask: ibv_flow_ipv4_filter,
     }
 
-    /// What a rule looks at in a header of IPv4, with more of it.
+    /// Fields of an IPv4 header that a rule compares, extended.
     struct ibv_flow_ipv4_ext_filter {
         src_ip: u32,
         dst_ip: u32,
@@ -70,7 +70,7 @@ layouts! {
         flags: u8,
     }
 
-    /// The same as part of a rule.
+    /// Extended IPv4 specification of a rule.
     struct ibv_flow_spec_ipv4_ext {
         r#type: c_uint,
         size: u16,
@@ -78,7 +78,7 @@ layouts! {
         mask: ibv_flow_ipv4_ext_filter,
     }
 
-    /// What a rule looks at in a header of IPv6.
+    /// Fields of an IPv6 header that a rule compares.
     struct ibv_flow_ipv6_filter {
         src_ip: [u8; 16],
         dst_ip: [u8; 16],
@@ -88,7 +88,7 @@ layouts! {
         hop_limit: u8,
     }
 
-    /// The same as part of a rule.
+    /// IPv6 specification of a rule.
     struct ibv_flow_spec_ipv6 {
         r#type: c_uint,
         size: u16,
@@ -96,13 +96,13 @@ layouts! {
         mask: ibv_flow_ipv6_filter,
     }
 
-    /// What a rule looks at in a header of TCP or UDP.
+    /// Fields of a TCP or UDP header that a rule compares.
     struct ibv_flow_tcp_udp_filter {
         dst_port: u16,
         src_port: u16,
     }
 
-    /// The same as part of a rule.
+    /// TCP or UDP specification of a rule.
     struct ibv_flow_spec_tcp_udp {
         r#type: c_uint,
         size: u16,
@@ -110,12 +110,12 @@ layouts! {
         mask: ibv_flow_tcp_udp_filter,
     }
 
-    /// Something done with packets of a rule.
+    /// Action on the packets of a rule.
     struct ibv_flow_action {
         context: *mut ibv_context,
     }
 
-    /// What shall be done with packets of IPsec.
+    /// Attributes of an action on IPsec packets.
     struct ibv_flow_action_esp_attr {
         esp_attr: *mut c_void,
         keymat_proto: c_uint,
@@ -134,12 +134,12 @@ layouts! {
         context: *mut ibv_context,
     }
 
-    /// What it shall be; nothing yet.
+    /// Attributes of a new set of counters; none are defined yet.
     struct ibv_counters_init_attr {
         comp_mask: u32,
     }
 
-    /// What a counter shall count.
+    /// Attachment of a counter: the quantity that it counts.
     struct ibv_counter_attach_attr {
         counter_desc: c_uint,
         index: u32,

@@ -1,28 +1,29 @@
-//! How this room declares a structure of C: once, and a table that can be checked comes with it.
+//! Macro that declares a structure of C once, together with a table of its layout that a test
+//! checks.
 
 /// A structure or a union of C as this room has it, to be compared with a header.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// What it is called in C, with its keyword: `struct ibv_sge`. If C gives it no name, the
-    /// structure it is in.
+    /// Name in C, with its keyword: `struct ibv_sge`. If C gives it no name, the structure it is
+    /// in.
     pub c_name: &'static str,
-    /// Where in that structure it is, if C gives it no name: `wr.rdma`; `*` if C does not name its
-    /// place either.
+    /// Path of the structure inside that one, if C gives it no name: `wr.rdma`; `*` if C does not
+    /// name its place either.
     pub path: &'static str,
-    /// How many bytes it has.
+    /// Size in bytes.
     pub size: usize,
-    /// Its fields, in order.
+    /// Fields, in order.
     pub fields: &'static [Field],
 }
 
 /// A field of a [`Layout`].
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// What it is called in C.
+    /// Name in C.
     pub c_name: &'static str,
-    /// Where it begins.
+    /// Offset in bytes.
     pub offset: usize,
-    /// How many bytes it has.
+    /// Size in bytes.
     pub size: usize,
 }
 
@@ -70,7 +71,7 @@ macro_rules! layouts {
             $crate::ibverbs::layout::debug!($kind $name { $($field)* });
         )*
 
-        /// What is declared here.
+        /// Layouts that are declared here.
         pub(super) const LAYOUTS: &[$crate::ibverbs::layout::Layout] = &[$({
             use $crate::ibverbs::layout::{Field, Layout, choose};
             Layout {
@@ -112,7 +113,7 @@ pub(super) const fn choose(names: &[&'static str]) -> &'static str {
     names[0]
 }
 
-/// What may be all zeros: numbers, pointers, functions that may be missing, and what is made of
+/// Types of which all zeros is a value: numbers, pointers, optional functions, and structures of
 /// them.
 ///
 /// # Safety

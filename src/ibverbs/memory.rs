@@ -32,7 +32,7 @@ layouts! {
         r#type: c_uint,
     }
 
-    /// What a memory window shall open.
+    /// Memory that a window opens.
     struct ibv_mw_bind_info {
         mr: *mut ibv_mr,
         addr: u64,
@@ -56,7 +56,7 @@ layouts! {
         handle: u32,
     }
 
-    /// How much memory of the device's own is wanted.
+    /// Attributes of an allocation of device memory.
     struct ibv_alloc_dm_attr {
         length: usize,
         log_align_req: u32,
@@ -68,7 +68,7 @@ layouts! {
         context: *mut ibv_context,
     }
 
-    /// What a thread domain shall be.
+    /// Attributes of a new thread domain.
     struct ibv_td_init_attr {
         comp_mask: u32,
     }
@@ -78,7 +78,7 @@ layouts! {
         context: *mut ibv_context,
     }
 
-    /// Which domain of extended reliable connections is meant.
+    /// Attributes by which an XRC domain is opened.
     struct ibv_xrcd_init_attr {
         comp_mask: u32,
         fd: c_int,
@@ -100,7 +100,7 @@ layouts! {
         context: *mut ibv_context,
     }
 
-    /// What such hints shall say.
+    /// Attributes of such hints.
     struct ibv_dmah_init_attr {
         comp_mask: u32,
         cpu_id: u32,
@@ -108,7 +108,7 @@ layouts! {
         tph_mem_type: u8,
     }
 
-    /// Everything that can be said of memory to be registered.
+    /// Attributes of a memory registration, extended.
     struct ibv_mr_init_attr {
         length: usize,
         access: c_int,

@@ -69,7 +69,7 @@ layouts! {
         max_inline_data: u32,
     }
 
-    /// What one shall be.
+    /// Attributes of a new queue pair.
     struct ibv_qp_init_attr {
         qp_context: *mut c_void,
         send_cq: *mut ibv_cq,
@@ -80,7 +80,7 @@ layouts! {
         sq_sig_all: c_int,
     }
 
-    /// How packets are spread over receive queues.
+    /// Configuration of receive-side scaling.
     struct ibv_rx_hash_conf {
         rx_hash_function: u8,
         rx_hash_key_len: u8,
@@ -88,7 +88,7 @@ layouts! {
         rx_hash_fields_mask: u64,
     }
 
-    /// What one of any kind shall be. It begins as `ibv_qp_init_attr` does.
+    /// Attributes of a new queue pair of any type. It begins as `ibv_qp_init_attr` does.
     struct ibv_qp_init_attr_ex {
         qp_context: *mut c_void,
         send_cq: *mut ibv_cq,
@@ -108,7 +108,7 @@ layouts! {
         send_ops_flags: u64,
     }
 
-    /// Which receiving half of an extended reliable connection is meant.
+    /// Attributes by which an XRC receive queue pair is opened.
     struct ibv_qp_open_attr {
         comp_mask: u32,
         qp_num: u32,
@@ -117,7 +117,7 @@ layouts! {
         qp_type: c_uint,
     }
 
-    /// Its attributes.
+    /// Attributes of a queue pair.
     struct ibv_qp_attr {
         qp_state: c_uint,
         cur_qp_state: c_uint,
@@ -147,7 +147,7 @@ layouts! {
         rate_limit: u32,
     }
 
-    /// How fast it may send.
+    /// Limit of the send rate.
     struct ibv_qp_rate_limit_attr {
         rate_limit: u32,
         max_burst_sz: u32,

@@ -22,7 +22,7 @@ pub const RDMA_OPTION_ID: c_int = 0;
 pub const RDMA_OPTION_ID_TOS: c_int = 0;
 
 layouts! {
-    /// Where events are taken from.
+    /// An event channel.
     struct rdma_event_channel {
         fd: c_int,
     }
@@ -67,7 +67,7 @@ layouts! {
         qp_type: u32,
     }
 
-    /// What one side tells the other of a connection.
+    /// Parameters of a connection that the peer is told.
     struct rdma_conn_param {
         private_data: *const c_void,
         private_data_len: u8,
@@ -80,7 +80,7 @@ layouts! {
         qp_num: u32,
     }
 
-    /// Where datagrams go.
+    /// Destination of datagrams.
     struct rdma_ud_param {
         private_data: *const c_void,
         private_data_len: u8,
@@ -89,7 +89,7 @@ layouts! {
         qkey: u32,
     }
 
-    /// What comes with an event.
+    /// Parameters of an event.
     union rdma_cm_event_param in "struct rdma_cm_event" at "param" {
         conn: rdma_conn_param,
         ud: rdma_ud_param,

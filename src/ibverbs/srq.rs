@@ -20,26 +20,26 @@ layouts! {
         events_completed: u32,
     }
 
-    /// Its attributes.
+    /// Attributes of a shared receive queue.
     struct ibv_srq_attr {
         max_wr: u32,
         max_sge: u32,
         srq_limit: u32,
     }
 
-    /// What one shall be.
+    /// Attributes of a new shared receive queue.
     struct ibv_srq_init_attr {
         srq_context: *mut c_void,
         attr: ibv_srq_attr,
     }
 
-    /// How many tags one shall match.
+    /// Capacity of tag matching.
     struct ibv_tm_cap {
         max_num_tags: u32,
         max_ops: u32,
     }
 
-    /// What one of any kind shall be.
+    /// Attributes of a new shared receive queue of any type.
     struct ibv_srq_init_attr_ex {
         srq_context: *mut c_void,
         attr: ibv_srq_attr,

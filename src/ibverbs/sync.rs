@@ -1,4 +1,4 @@
-//! What of C's threads is inside the structures: room for a lock and for a condition.
+//! Mutex and condition variable of C's threads, as opaque room inside the structures.
 
 use super::layout::Zero;
 

@@ -1,5 +1,5 @@
-//! Everything that this room has from a header of C, so that a test can ask a compiler whether it
-//! is so.
+//! All layouts and constants that are declared here, so that a test can compare them with a C
+//! compiler's.
 
 use super::constants::{self, Constant};
 use super::layout::Layout;
@@ -28,7 +28,7 @@ pub fn constants() -> impl Iterator<Item = &'static Constant> {
     constants::CONSTANTS.iter()
 }
 
-/// What came after rdma-core 44, by its name in C: a header of that age does not have it. Fields
+/// Names in C that were added after rdma-core 44: a header of that age does not have them. Fields
 /// are at the end of their structures, so that what is before them is where it always was.
 pub const NEWER: &[&str] = &[
     "active_speed_ex",

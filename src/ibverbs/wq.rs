@@ -27,7 +27,7 @@ layouts! {
         comp_mask: u32,
     }
 
-    /// What one shall be.
+    /// Attributes of a new work queue.
     struct ibv_wq_init_attr {
         wq_context: *mut c_void,
         wq_type: c_uint,
@@ -39,7 +39,7 @@ layouts! {
         create_flags: u32,
     }
 
-    /// What shall change of one.
+    /// Changes of a work queue.
     struct ibv_wq_attr {
         attr_mask: u32,
         wq_state: c_uint,
@@ -56,7 +56,7 @@ layouts! {
         comp_mask: u32,
     }
 
-    /// What such a table shall hold.
+    /// Attributes of a new indirection table.
     struct ibv_rwq_ind_table_init_attr {
         log_ind_tbl_size: u32,
         ind_tbl: *mut *mut ibv_wq,

@@ -35,20 +35,20 @@ layouts! {
         more as "bind_mw": ibv_send_wr_more,
     }
 
-    /// What a send needs to know of the peer.
+    /// Parameters of a send, by kind of operation.
     union ibv_send_wr_peer in "struct ibv_send_wr" at "wr" {
         rdma: ibv_send_wr_rdma,
         atomic: ibv_send_wr_atomic,
         ud: ibv_send_wr_ud,
     }
 
-    /// Where to read or write.
+    /// Remote memory of a READ or WRITE.
     struct ibv_send_wr_rdma in "struct ibv_send_wr" at "wr.rdma" {
         remote_addr: u64,
         rkey: u32,
     }
 
-    /// What to change, and how.
+    /// Remote memory and operands of an ATOMIC.
     struct ibv_send_wr_atomic in "struct ibv_send_wr" at "wr.atomic" {
         remote_addr: u64,
         compare_add: u64,
@@ -56,37 +56,37 @@ layouts! {
         rkey: u32,
     }
 
-    /// Where a datagram goes.
+    /// Destination of a datagram.
     struct ibv_send_wr_ud in "struct ibv_send_wr" at "wr.ud" {
         ah: *mut ibv_ah,
         remote_qpn: u32,
         remote_qkey: u32,
     }
 
-    /// What a kind of queue pair needs to know besides.
+    /// Parameters of a send, by type of queue pair.
     union ibv_send_wr_qp_type in "struct ibv_send_wr" at "qp_type" {
         xrc: ibv_send_wr_xrc,
     }
 
-    /// To which shared receive queue a message goes.
+    /// Shared receive queue of the peer that a message is for.
     struct ibv_send_wr_xrc in "struct ibv_send_wr" at "qp_type.xrc" {
         remote_srqn: u32,
     }
 
-    /// What two operations need to know besides. In C this union has no name.
+    /// Further parameters of two operations. In C this union has no name.
     union ibv_send_wr_more in "struct ibv_send_wr" at "*" {
         bind_mw: ibv_send_wr_bind_mw,
         tso: ibv_send_wr_tso,
     }
 
-    /// Which window to bind, and how.
+    /// Memory window to bind, and its attributes.
     struct ibv_send_wr_bind_mw in "struct ibv_send_wr" at "bind_mw" {
         mw: *mut ibv_mw,
         rkey: u32,
         bind_info: ibv_mw_bind_info,
     }
 
-    /// How a packet is cut into segments.
+    /// Segmentation of a packet.
     struct ibv_send_wr_tso in "struct ibv_send_wr" at "tso" {
         hdr: *mut c_void,
         hdr_sz: u16,
@@ -110,7 +110,7 @@ layouts! {
         tm: ibv_ops_wr_tm,
     }
 
-    /// Which change.
+    /// Change of the list of tags.
     struct ibv_ops_wr_tm in "struct ibv_ops_wr" at "tm" {
         unexpected_cnt: u32,
         handle: u32,

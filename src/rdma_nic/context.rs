@@ -20,10 +20,10 @@ use crate::wire::Gid;
 /// The port that is used.
 pub(super) const PORT: PortNum = PortNum::FIRST;
 
-/// How many identifiers of a port can be named: an index has eight bits.
+/// Maximum number of GIDs of a port that can be named: an index has eight bits.
 const GIDS_MAX: usize = 256;
 
-/// How many places of a device's table of identifiers are looked through.
+/// Maximum number of slots of a device's GID table that are searched.
 const GID_PLACES_MAX: usize = 4096;
 
 /// An open device. It is closed when nothing needs it any more.
@@ -33,9 +33,9 @@ pub(super) struct Context {
     at: NonNull<ibv_context>,
     /// Tag of the device in its handles.
     pub(super) tag: DeviceTag,
-    /// What the device is called.
+    /// Name of the device.
     pub(super) name: String,
-    /// Where the kernel tells of it.
+    /// Directory of the device in sysfs.
     pub(super) directory: PathBuf,
     /// The error number after which nothing works any more; zero while all is well.
     broken: AtomicI32,
@@ -94,7 +94,7 @@ impl Context {
         Ok(Self { library, at, tag, name, directory, broken: AtomicI32::new(0) })
     }
 
-    /// Where it is, for as long as this lives.
+    /// Returns the pointer to the open device, valid as long as `self`.
     #[inline]
     pub(super) fn at(&self) -> *mut ibv_context {
         self.at.as_ptr()
@@ -194,7 +194,7 @@ impl Context {
         gids
     }
 
-    /// The same with their indices, as the library tells; `None` if it cannot.
+    /// Returns the GIDs with their indices by one call of the library; `None` if it cannot.
     fn query_gids(&self) -> Option<Vec<(usize, Gid)>> {
         let query = self.library.query_gid_table?;
         let length = usize::try_from(self.query_port().ok()?.gid_tbl_len).ok()?;

@@ -23,7 +23,7 @@ use crate::verbs::{
 };
 use crate::wire::{Qpn, RKey};
 
-/// How many work requests are handed over, or completions taken, by one call.
+/// Maximum number of work requests that are posted, or completions polled, by one call.
 const BATCH: usize = 16;
 
 impl RdmaNic {

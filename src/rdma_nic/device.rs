@@ -264,8 +264,8 @@ impl RdmaNic {
         Some(attr)
     }
 
-    /// Why a queue pair was not modified. The kernel gives a number; if its own table of states is
-    /// the reason, that is known here as well.
+    /// Returns the error for a queue pair that could not be modified. The kernel gives a number; if
+    /// its own table of states is the reason, that is known here as well.
     fn why_not(&self, qp: QpHandle, attr: &QpAttr, mask: AttrMask, errno: Errno) -> ModifyError {
         let refused = ModifyError::Refused(errno);
         let (Some(kind), Some(from)) = (self.qp_kind(qp), self.qp_state(qp)) else {

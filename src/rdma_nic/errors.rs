@@ -1,17 +1,18 @@
-//! How C says that something failed, and how it is said here.
+//! Conversions of error numbers of C to errors of verbs.
 
 use core::ffi::c_int;
 use std::io;
 
 use crate::verbs::{CreateError, DestroyError, Errno, KeyError, PostError};
 
-/// Why the last call of C failed that returned nothing.
+/// Returns the error number of the last call of C that returned null.
 pub(super) fn last_errno() -> Errno {
     // A function that fails and does not say why has refused.
     io::Error::last_os_error().raw_os_error().filter(|&code| code > 0).map_or(Errno::EINVAL, Errno)
 }
 
-/// What a function of C returned: zero, or an error number, or, as some do, a negative one or -1.
+/// Converts the result of a function of C: zero, or an error number, or, as some do, a negative one
+/// or -1.
 pub(super) fn check(code: c_int) -> Result<(), Errno> {
     match code {
         0 => Ok(()),
@@ -20,7 +21,7 @@ pub(super) fn check(code: c_int) -> Result<(), Errno> {
     }
 }
 
-/// The same as an error of the operating system's.
+/// Converts an error number to an error of the operating system.
 pub(super) fn to_io(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(errno.0)
 }
@@ -47,7 +48,7 @@ pub(super) fn not_destroyed(errno: Errno) -> DestroyError {
     }
 }
 
-/// The same of a region or a window.
+/// Converts an error of destroying a region or a window.
 pub(super) fn key_not_destroyed(error: DestroyError) -> KeyError {
     match error {
         DestroyError::NotFound => KeyError::NotFound,

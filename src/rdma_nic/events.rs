@@ -1,4 +1,4 @@
-//! What a program can wait for: completions by a channel, and what happens beside the work.
+//! Events that a program can wait for: completions by a channel, and asynchronous events.
 
 use core::ffi::{c_int, c_void};
 use std::io;
@@ -113,7 +113,7 @@ impl AsFd for Completions {
     }
 }
 
-/// What happens beside the work.
+/// Asynchronous events of a device.
 #[derive(Debug)]
 pub(super) struct Asynchronous(pub(super) Arc<Context>);
 

@@ -11,7 +11,7 @@ use crate::ibverbs::{
     ibv_qp_init_attr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
 };
 
-/// What the library is called, by the name that its first version gave it for good.
+/// File name of the library, with the version of its ABI.
 pub(super) const NAME: &str = "libibverbs.so.1";
 
 /// Declares the functions of a library that are looked up: those that every version has, and those
@@ -137,7 +137,7 @@ pub(super) fn load(name: &str, package: &str) -> Result<libloading::Library, Str
     })
 }
 
-/// What is said of a library without a function that it must have.
+/// Returns the message for a library that lacks a required function.
 pub(super) fn too_old(name: &str, symbol: &[u8]) -> String {
     format!("{name} has no {}; rdma-core 23 or newer is needed", symbol.escape_ascii())
 }

@@ -27,7 +27,7 @@ use crate::verbs::{
 };
 use crate::wire::RKey;
 
-/// What a device without a function says.
+/// Error of a device that lacks a function.
 const UNSUPPORTED: CreateError = CreateError::Refused(Errno::EOPNOTSUPP);
 
 /// The object of this name to build another on.
@@ -39,7 +39,7 @@ fn base<T: Object>(
     table.get(id).ok_or(CreateError::NotFound(what))
 }
 
-/// What came of making an object: its name, if there was one left for it.
+/// Returns the handle of a new object, or `full` if no handle was free.
 pub(super) fn named<E>(made: Option<Result<Id, E>>, full: E) -> Result<Id, E> {
     made.unwrap_or(Err(full))
 }
@@ -352,7 +352,7 @@ impl RdmaNic {
 /// A queue pair as C returns it, and its sizes as they are.
 type Created = (*mut ibv_qp, crate::ibverbs::ibv_qp_cap);
 
-/// Where a region begins, for C.
+/// Returns the start address of a region, for C.
 fn region_start(region: &Region) -> *mut core::ffi::c_void {
     // The address was exposed when it was asked for.
     core::ptr::with_exposed_provenance_mut(usize::try_from(region.addr()).unwrap_or(0))

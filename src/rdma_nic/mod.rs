@@ -52,13 +52,13 @@ const DEVICES_MAX: usize = 4096;
 /// A device that could be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// What it is called, and what [`RdmaNic::open`] is told.
+    /// Name, for [`RdmaNic::open`].
     pub name: String,
-    /// What it is, if it is something known.
+    /// Kind of the device, if it is a known one.
     pub node_type: Option<NodeType>,
-    /// What it speaks, if it is something known.
+    /// Transport protocol, if it is a known one.
     pub transport: Option<TransportType>,
-    /// Its identifier.
+    /// GUID.
     pub guid: Guid,
 }
 
@@ -83,7 +83,7 @@ pub struct Info {
 /// ```
 #[derive(Debug)]
 pub struct RdmaNic {
-    /// As it was asked for: `verbs:mlx5_0`.
+    /// Name by which it was opened: `verbs:mlx5_0`.
     name: String,
     // What is built on others is destroyed before them. A window that is bound is built on its
     // queue pair.
@@ -97,7 +97,7 @@ pub struct RdmaNic {
     pds: Objects<ibv_pd>,
     asynchronous: Asynchronous,
     context: Arc<Context>,
-    /// Where initial PSNs come from.
+    /// Source of initial PSNs.
     psns: SecretRandom,
 }
 

@@ -17,10 +17,10 @@ use crate::verbs::{Errno, LKey, MwType, QpCap, QpType};
 
 /// A kind of object of C.
 pub(super) trait Object: Sized {
-    /// What must stay as long as one exists: the objects that it was built on, the memory that it
-    /// opens.
+    /// Objects and memory that must outlive this one: those that it was built on, the memory that
+    /// it opens.
     type Needs: Send + Sync;
-    /// What is known of one.
+    /// Facts about an object.
     type Facts: fmt::Debug + Send + Sync;
 
     /// Destroys one, as C has it.
@@ -38,7 +38,7 @@ pub(super) trait Object: Sized {
 pub(super) struct Made<T: Object> {
     at: NonNull<T>,
     pub(super) facts: T::Facts,
-    /// What else must stay as long as the object does, its open device among it.
+    /// Other objects that must outlive this one, its open device among them.
     stays: ManuallyDrop<(T::Needs, Arc<Context>)>,
 }
 
@@ -62,7 +62,7 @@ impl<T: Object> Made<T> {
         Ok(Self { at, facts, stays: ManuallyDrop::new((needs, Arc::clone(context))) })
     }
 
-    /// Where it is. It stays there as long as this does.
+    /// Returns the pointer to the object. It stays there as long as this does.
     #[inline]
     pub(super) fn at(&self) -> *mut T {
         self.at.as_ptr()
@@ -74,7 +74,7 @@ impl<T: Object> Made<T> {
         &self.stays.1
     }
 
-    /// What it needs.
+    /// Returns the objects that it is built on.
     pub(super) fn needs(&self) -> &T::Needs {
         &self.stays.0
     }
@@ -163,22 +163,22 @@ objects! {
     ibv_ah: Arc<Made<ibv_pd>>, (), |context| Some(context.library.destroy_ah);
 }
 
-/// What is known of a memory window. The lock is held while its key in C is read or changed.
+/// Facts about a memory window. The lock is held while its key in C is read or changed.
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) kind: MwType,
     pub(super) key: std::sync::Mutex<u32>,
 }
 
-/// What is known of a shared receive queue.
+/// Facts about a shared receive queue.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) max_sge: u32,
-    /// Its number on the wire, if it is one for XRC.
+    /// Number on the wire, for XRC.
     pub(super) number: u32,
 }
 
-/// What is known of a queue pair.
+/// Facts about a queue pair.
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) kind: QpType,
@@ -188,7 +188,7 @@ pub(super) struct Pair {
     pub(super) shares: bool,
 }
 
-/// What a queue pair is built on.
+/// Objects that a queue pair is built on.
 pub(super) struct QpNeeds {
     pub(super) pd: Arc<Made<ibv_pd>>,
     pub(super) send_cq: Arc<Made<ibv_cq>>,

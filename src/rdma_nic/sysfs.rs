@@ -1,4 +1,4 @@
-//! What the kernel tells of a device in files.
+//! Attributes and counters of a device that the kernel shows in sysfs.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::verbs::{GidType, PortNum};
 use crate::wire::Gid;
 
-/// Where a port is told of.
+/// Returns the directory of a port.
 fn port_directory(device: &Path, port: PortNum) -> std::path::PathBuf {
     device.join("ports").join(port.to_string())
 }
@@ -32,7 +32,7 @@ fn parse_gid(text: &str) -> Option<Gid> {
     Some(Gid(address.octets()))
 }
 
-/// Everything that is counted of a device and its port, by name, each once.
+/// Returns all counters of a device and its port by name, each once.
 pub(super) fn statistics(device: &Path, port: PortNum) -> Vec<(String, u64)> {
     let port = port_directory(device, port);
     let mut all: Vec<(String, u64)> = Vec::new();
@@ -47,7 +47,7 @@ pub(super) fn statistics(device: &Path, port: PortNum) -> Vec<(String, u64)> {
     all
 }
 
-/// What the files of a directory count.
+/// Returns the counters of a directory.
 fn counters(directory: &Path) -> Vec<(String, u64)> {
     // How long the kernel may give old numbers is a setting, not a count.
     const SETTING: &str = "lifespan";

@@ -24,7 +24,7 @@ use crate::verbs::{CqHandle, CreateError, Wc};
 /// The clock of the time stamps of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timing {
-    /// It has none, and is polled as a whole.
+    /// Completions have no time stamps, and are polled as a whole.
     None,
     /// Nanoseconds.
     Wallclock,
@@ -33,7 +33,7 @@ pub(super) enum Timing {
 }
 
 impl Context {
-    /// How many thousand cycles a second the clock of the RNIC has, if it says so.
+    /// Returns the frequency of the RNIC's clock in kHz, if the device reports it.
     fn clock_khz(&self) -> Option<u64> {
         let query = extended!(self, query_device_ex)?;
         let mut attr = ibv_device_attr_ex::zeroed();

@@ -8,15 +8,15 @@ use crate::wire::aeth::RnrTimer;
 use crate::wire::{Bits, Gid, Psn, QKey, Qpn};
 
 codes! {
-    /// Which of two paths a connection takes: `ibv_mig_state`.
+    /// Path migration state of a connection: `ibv_mig_state`.
     #[derive(Default)]
     MigState, "IBV_MIG_" {
-        /// It has migrated, or never was asked to.
+        /// Migrated, or migration was never requested.
         #[default]
         Migrated = 0, "MIGRATED", "MIGRATED";
-        /// It shall be armed.
+        /// Migration is to be armed.
         Rearm = 1, "REARM", "REARM";
-        /// It may migrate.
+        /// Migration is armed: the device may change to the alternate path.
         Armed = 2, "ARMED", "ARMED";
     }
 }
@@ -40,7 +40,7 @@ codes! {
         Basic = 0, "BASIC", "BASIC";
         /// The requests of extended reliable connections name it.
         Xrc = 1, "XRC", "XRC";
-        /// It matches tags.
+        /// A shared receive queue that matches tags.
         Tm = 2, "TM", "TM";
     }
 }
@@ -64,9 +64,9 @@ pub struct AhAttr {
     pub port_num: PortNum,
     /// The rate limit, as `ibv_rate`; 0 is none.
     pub static_rate: u8,
-    /// Of InfiniBand; it means nothing on Ethernet.
+    /// Source path bits of InfiniBand; meaningless on Ethernet.
     pub src_path_bits: u8,
-    /// Of InfiniBand; it means nothing on Ethernet.
+    /// Destination local identifier of InfiniBand; meaningless on Ethernet.
     pub dlid: u16,
 }
 
@@ -99,20 +99,20 @@ impl Default for AhAttr {
 /// The sizes of a queue pair's queues: `ibv_qp_cap`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QpCap {
-    /// How many sends can be outstanding.
+    /// Maximum number of outstanding send work requests.
     pub max_send_wr: u32,
-    /// How many receives can be outstanding.
+    /// Maximum number of outstanding receive work requests.
     pub max_recv_wr: u32,
-    /// How many buffers a send can have.
+    /// Maximum number of scatter/gather elements of a send.
     pub max_send_sge: u32,
-    /// How many buffers a receive can have.
+    /// Maximum number of scatter/gather elements of a receive.
     pub max_recv_sge: u32,
-    /// How many bytes can be inline.
+    /// Maximum number of bytes of inline data.
     pub max_inline_data: u32,
 }
 
 impl QpCap {
-    /// What most programs are content with.
+    /// Sizes that suffice for most programs.
     pub const ORDINARY: Self = Self {
         max_send_wr: 128,
         max_recv_wr: 128,
@@ -122,13 +122,13 @@ impl QpCap {
     };
 }
 
-/// What a queue pair is made with, besides its queues and its protection domain:
+/// Attributes of a new queue pair, besides its queues and its protection domain:
 /// `ibv_qp_init_attr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QpInitAttr {
-    /// Its kind.
+    /// Transport service.
     pub qp_type: QpType,
-    /// Its sizes.
+    /// Sizes of the queues.
     pub cap: QpCap,
     /// Whether the success of every send is reported, whatever its flags say.
     pub sq_sig_all: bool,
@@ -144,7 +144,7 @@ pub struct QpAttr {
     pub cur_qp_state: QpState,
     /// The payload of a packet.
     pub path_mtu: Mtu,
-    /// Which of two paths is taken.
+    /// Path migration state.
     pub path_mig_state: MigState,
     /// The queue key.
     pub qkey: QKey,
@@ -154,7 +154,7 @@ pub struct QpAttr {
     pub sq_psn: Psn,
     /// The peer's queue pair.
     pub dest_qp_num: Qpn,
-    /// What peers may do.
+    /// Operations that peers may use.
     pub qp_access_flags: Access,
     /// The sizes of the queues.
     pub cap: QpCap,
@@ -174,11 +174,11 @@ pub struct QpAttr {
     pub max_rd_atomic: u8,
     /// Maximum number of READs and ATOMICs of the peer in flight.
     pub max_dest_rd_atomic: u8,
-    /// How long a peer waits when there is no receive buffer.
+    /// Time that a peer waits after a NAK because no receive buffer was posted.
     pub min_rnr_timer: RnrTimer,
     /// The port.
     pub port_num: PortNum,
-    /// How long an acknowledgement may take.
+    /// Time to wait for an acknowledgement.
     pub timeout: AckTimeout,
     /// Maximum number of retransmissions without progress.
     pub retry_cnt: RetryCount,
@@ -186,14 +186,14 @@ pub struct QpAttr {
     pub rnr_retry: RnrRetry,
     /// The port of the other way.
     pub alt_port_num: PortNum,
-    /// How long an acknowledgement may take on the other way.
+    /// Time to wait for an acknowledgement on the alternate path.
     pub alt_timeout: AckTimeout,
-    /// How fast to send, in kbit/s; 0 is no limit.
+    /// Maximum send rate in kbit/s; 0 is no limit.
     pub rate_limit: u32,
 }
 
 impl Default for QpAttr {
-    /// What a new queue pair has: zero, or the first, or the usual.
+    /// Attributes of a new queue pair.
     fn default() -> Self {
         Self {
             qp_state: QpState::Reset,
@@ -267,9 +267,9 @@ impl QpAttr {
 /// The attributes of a shared receive queue: `ibv_srq_attr`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SrqAttr {
-    /// How many receives can be outstanding.
+    /// Maximum number of outstanding receive work requests.
     pub max_wr: u32,
-    /// How many buffers a receive can have.
+    /// Maximum number of scatter/gather elements of a receive.
     pub max_sge: u32,
     /// An event is raised, once, when fewer receives than this are left; 0 raises none.
     pub srq_limit: u32,

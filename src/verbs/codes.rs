@@ -1,5 +1,4 @@
-//! How this room declares numbers that have names: one line per value, and everything else follows
-//! from it.
+//! Macro that declares named numbers: one line per value, from which everything else follows.
 
 /// Declares an enumeration of C: each value with its number there, its constant's name there and
 /// its text.

@@ -1,4 +1,4 @@
-//! How two queue pairs come to know each other.
+//! Connecting two queue pairs: endpoints, attributes of a connection, errors.
 
 use thiserror::Error;
 
@@ -7,18 +7,18 @@ use crate::setters::setters;
 use crate::wire::aeth::RnrTimer;
 use crate::wire::{Bits, Gid, Psn, QKey, Qpn};
 
-/// What a peer must be told of a queue pair.
+/// Address of a queue pair, as its peer must know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// The address of its port.
     pub gid: Gid,
-    /// Its number.
+    /// Queue pair number.
     pub qpn: Qpn,
     /// The first sequence number that it sends.
     pub psn: Psn,
 }
 
-/// How a queue pair shall be connected: what programs mostly want, to be changed where they do not.
+/// Attributes of a connection; the defaults suit most programs.
 ///
 /// ```
 /// use roce::verbs::{Connect, Mtu};
@@ -33,17 +33,17 @@ pub struct Connect {
     pub gid_index: u8,
     /// The payload of a packet; not more than either port can do.
     pub mtu: Mtu,
-    /// What the peer may do.
+    /// Operations that the peer may use.
     pub access: Access,
     /// Maximum number of READs and ATOMICs in flight, each way.
     pub rd_atomic: u8,
-    /// How long to wait for an acknowledgement: 4.096 µs times two to the power of this.
+    /// Time to wait for an acknowledgement: 4.096 µs times two to the power of this.
     pub timeout: AckTimeout,
     /// Maximum number of retransmissions without progress.
     pub retry_cnt: RetryCount,
     /// Maximum number of retries after RNR NAKs; 7 sets no limit.
     pub rnr_retry: RnrRetry,
-    /// How long a peer waits when there is no receive buffer.
+    /// Time that a peer waits after a NAK because no receive buffer was posted.
     pub min_rnr_timer: RnrTimer,
     /// The queue key of a datagram queue pair.
     pub qkey: QKey,
@@ -97,22 +97,22 @@ impl Connect {
     }
 }
 
-/// Why a queue pair cannot be connected.
+/// Error of connecting a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// There is no such queue pair.
+    /// The handle names no queue pair.
     #[error("there is no such queue pair")]
     NotFound,
-    /// It cannot be created.
+    /// The queue pair cannot be created.
     #[error("{0}")]
     Create(CreateError),
-    /// It does not get into a state.
+    /// The queue pair cannot be moved to a state.
     #[error("to {state}: {error}")]
     Modify {
         /// Into which.
         state: QpState,
-        /// Why not.
+        /// Reason.
         error: ModifyError,
     },
 }

@@ -1,4 +1,4 @@
-//! What a device and its ports say of themselves: plain data, named as in C.
+//! Attributes of a device and its ports: plain data, named as in C.
 
 use core::fmt;
 
@@ -8,7 +8,7 @@ use super::codes::{codes, names};
 use super::{Mtu, limits};
 
 codes! {
-    /// What a device is: `ibv_node_type`.
+    /// Kind of a device: `ibv_node_type`.
     NodeType, "IBV_NODE_" {
         /// A channel adapter; a RoCE NIC is one, too.
         Ca = 1, "CA", "InfiniBand channel adapter";
@@ -22,13 +22,13 @@ codes! {
         Usnic = 5, "USNIC", "usNIC";
         /// A Cisco usNIC over UDP.
         UsnicUdp = 6, "USNIC_UDP", "usNIC UDP";
-        /// Something else.
+        /// Unspecified kind.
         Unspecified = 7, "UNSPECIFIED", "unspecified";
     }
 }
 
 codes! {
-    /// What a device speaks: `ibv_transport_type`.
+    /// Transport protocol of a device: `ibv_transport_type`.
     TransportType, "IBV_TRANSPORT_" {
         /// The transport of InfiniBand; RoCE's as well.
         Ib = 0, "IB", "InfiniBand";
@@ -38,7 +38,7 @@ codes! {
         Usnic = 2, "USNIC", "usNIC";
         /// Cisco usNIC over UDP.
         UsnicUdp = 3, "USNIC_UDP", "usNIC UDP";
-        /// Something else.
+        /// Unspecified protocol.
         Unspecified = 4, "UNSPECIFIED", "unspecified";
     }
 }
@@ -46,7 +46,7 @@ codes! {
 codes! {
     /// Against whom atomic operations are atomic: `ibv_atomic_cap`.
     AtomicCap, "IBV_ATOMIC_" {
-        /// There are none.
+        /// No atomic operations.
         None = 0, "NONE", "NONE";
         /// Against other queue pairs of the device.
         Hca = 1, "HCA", "HCA";
@@ -66,7 +66,7 @@ codes! {
         Init = 2, "INIT", "init";
         /// Configured.
         Armed = 3, "ARMED", "armed";
-        /// Everything passes.
+        /// The port passes all packets.
         Active = 4, "ACTIVE", "active";
         /// The link is lost for a while.
         ActiveDefer = 5, "ACTIVE_DEFER", "active defer";
@@ -85,7 +85,7 @@ codes! {
         /// Agreeing on a link.
         PortConfigurationTraining =
             4, "PORT_CONFIGURATION_TRAINING", "PORT_CONFIGURATION TRAINNING";
-        /// There is a link.
+        /// The link is up.
         LinkUp = 5, "LINK_UP", "LINK_UP";
         /// Recovering a link.
         LinkErrorRecovery = 6, "LINK_ERROR_RECOVERY", "LINK_ERROR_RECOVERY";
@@ -95,7 +95,7 @@ codes! {
 }
 
 codes! {
-    /// What a port is connected to.
+    /// Link layer of a port.
     LinkLayer, "IBV_LINK_LAYER_" {
         /// Unknown.
         Unspecified = 0, "UNSPECIFIED", "Unspecified";
@@ -107,21 +107,20 @@ codes! {
 }
 
 codes! {
-    /// How packets from a global identifier are encapsulated: `ibv_gid_type`, with the words of
-    /// sysfs for it.
+    /// Encapsulation of packets from a global identifier: `ibv_gid_type`, with the texts of sysfs.
     GidType, "IBV_GID_TYPE_" {
-        /// As on InfiniBand.
+        /// InfiniBand packets.
         Ib = 0, "IB", "IB";
-        /// In Ethernet, with a GRH.
+        /// Ethernet frames with a GRH.
         RoceV1 = 1, "ROCE_V1", "RoCE v1";
-        /// In UDP.
+        /// UDP datagrams.
         RoceV2 = 2, "ROCE_V2", "RoCE v2";
     }
 }
 
 bitflags! {
-    /// What a device can do: `ibv_device_cap_flags`, and above bit 31 what only extended queries
-    /// report.
+    /// Capabilities of a device: `ibv_device_cap_flags`, and above bit 31 those that only extended
+    /// queries report.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct DeviceCaps: u64 {
         /// Queues can be resized.
@@ -146,7 +145,7 @@ bitflags! {
         const INIT_TYPE = 1 << 9;
         /// An event tells when a port becomes active.
         const PORT_ACTIVE_EVENT = 1 << 10;
-        /// It knows which box it is in.
+        /// The device knows the GUID of its system image.
         const SYS_IMAGE_GUID = 1 << 11;
         /// A responder tells a requester when it is not ready.
         const RC_RNR_NAK_GEN = 1 << 12;
@@ -154,17 +153,17 @@ bitflags! {
         const SRQ_RESIZE = 1 << 13;
         /// A completion queue can notify after several completions.
         const N_NOTIFY_CQ = 1 << 14;
-        /// There are memory windows.
+        /// The device has memory windows.
         const MEM_WINDOW = 1 << 17;
         /// Checksums of datagrams are done by the device.
         const UD_IP_CSUM = 1 << 18;
-        /// There are extended reliable connections.
+        /// The device has extended reliable connections.
         const XRC = 1 << 20;
         /// Keys can be invalidated, by oneself and by a peer.
         const MEM_MGT_EXTENSIONS = 1 << 21;
-        /// There are memory windows of type 2A.
+        /// The device has memory windows of type 2A.
         const MEM_WINDOW_TYPE_2A = 1 << 23;
-        /// There are memory windows of type 2B.
+        /// The device has memory windows of type 2B.
         const MEM_WINDOW_TYPE_2B = 1 << 24;
         /// Checksums on connections are done by the device.
         const RC_IP_CSUM = 1 << 25;
@@ -187,19 +186,19 @@ bitflags! {
 names!(DeviceCaps, "IBV_DEVICE_");
 
 bitflags! {
-    /// What a port can do: those of `ibv_port_cap_flags` that mean something on Ethernet. The
+    /// Capabilities of a port: those of `ibv_port_cap_flags` that mean something on Ethernet. The
     /// others keep their bits.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct PortCaps: u32 {
         /// Connections can be managed through it.
         const CM_SUP = 1 << 16;
-        /// It can be started anew.
+        /// The port can be reinitialized.
         const REINIT_SUP = 1 << 18;
-        /// It answers device management.
+        /// The port answers device management requests.
         const DEVICE_MGMT_SUP = 1 << 19;
-        /// It answers a vendor's own questions.
+        /// The port answers requests of vendors' classes.
         const VENDOR_CLASS_SUP = 1 << 20;
-        /// Its global identifiers are IP addresses.
+        /// The global identifiers of the port are IP addresses.
         const IP_BASED_GIDS = 1 << 26;
 
         const _ = !0;
@@ -212,15 +211,15 @@ names!(PortCaps, "IBV_PORT_");
 pub struct Guid(pub [u8; 8]);
 
 impl fmt::Display for Guid {
-    /// As `ibv_devinfo` prints it: `0202:c9ff:fe12:3456`.
+    /// Writes the GUID as `ibv_devinfo` does: `0202:c9ff:fe12:3456`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, e, g, h, i] = self.0;
         write!(f, "{a:02x}{b:02x}:{c:02x}{d:02x}:{e:02x}{g:02x}:{h:02x}{i:02x}")
     }
 }
 
-/// What a device says of itself: `ibv_device_attr`, without what only reliable datagrams and fast
-/// memory regions need, which no device has.
+/// Attributes of a device: `ibv_device_attr`, without those of reliable datagrams and fast memory
+/// regions, which no device has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceAttr {
     /// The version of its firmware, in ASCII, filled up with zeros; see
@@ -234,29 +233,29 @@ pub struct DeviceAttr {
     pub max_mr_size: u64,
     /// The page sizes it knows, one bit for each.
     pub page_size_cap: u64,
-    /// Who made it.
+    /// Number of the vendor.
     pub vendor_id: u32,
-    /// What it is to who made it.
+    /// Number of the part, assigned by the vendor.
     pub vendor_part_id: u32,
     /// The version of the hardware.
     pub hw_ver: u32,
-    /// How many queue pairs it can have.
+    /// Maximum number of queue pairs.
     pub max_qp: u32,
-    /// How many work requests a queue can hold.
+    /// Maximum number of work requests of a queue.
     pub max_qp_wr: u32,
-    /// What it can do.
+    /// Capabilities.
     pub device_cap_flags: DeviceCaps,
-    /// How many buffers a work request can have.
+    /// Maximum number of scatter/gather elements of a work request.
     pub max_sge: u32,
-    /// How many buffers a read can have.
+    /// Maximum number of scatter/gather elements of a READ.
     pub max_sge_rd: u32,
-    /// How many completion queues it can have.
+    /// Maximum number of completion queues.
     pub max_cq: u32,
-    /// How many completions a completion queue can hold.
+    /// Maximum number of completions of a completion queue.
     pub max_cqe: u32,
-    /// How many memory regions it can have.
+    /// Maximum number of memory regions.
     pub max_mr: u32,
-    /// How many protection domains it can have.
+    /// Maximum number of protection domains.
     pub max_pd: u32,
     /// Maximum number of READs and ATOMICs of its peer that a queue pair can have in flight.
     pub max_qp_rd_atom: u32,
@@ -266,28 +265,27 @@ pub struct DeviceAttr {
     pub max_qp_init_rd_atom: u32,
     /// Against whom atomic operations are atomic.
     pub atomic_cap: AtomicCap,
-    /// How many memory windows it can have.
+    /// Maximum number of memory windows.
     pub max_mw: u32,
-    /// How many multicast groups it can be in.
+    /// Maximum number of multicast groups.
     pub max_mcast_grp: u32,
-    /// How many queue pairs can be in one group.
+    /// Maximum number of queue pairs in one multicast group.
     pub max_mcast_qp_attach: u32,
-    /// How many queue pairs can be in all groups together.
+    /// Maximum number of queue pairs in all multicast groups together.
     pub max_total_mcast_qp_attach: u32,
-    /// How many address handles it can have.
+    /// Maximum number of address handles.
     pub max_ah: u32,
-    /// How many shared receive queues it can have.
+    /// Maximum number of shared receive queues.
     pub max_srq: u32,
-    /// How many work requests a shared receive queue can hold.
+    /// Maximum number of work requests of a shared receive queue.
     pub max_srq_wr: u32,
-    /// How many buffers a work request of a shared receive queue can have.
+    /// Maximum number of scatter/gather elements of a work request of a shared receive queue.
     pub max_srq_sge: u32,
-    /// How many partitions a port knows.
+    /// Maximum number of partition keys of a port.
     pub max_pkeys: u16,
-    /// How long it may take to acknowledge, at the most, as the code of an
-    /// [`AckTimeout`](super::AckTimeout).
+    /// Maximum delay of an acknowledgement, as the code of an [`AckTimeout`](super::AckTimeout).
     pub local_ca_ack_delay: u8,
-    /// How many ports it has.
+    /// Number of ports.
     pub phys_port_cnt: u8,
 }
 
@@ -340,7 +338,7 @@ impl Default for DeviceAttr {
     }
 }
 
-/// What a port says of itself: `ibv_port_attr`.
+/// Attributes of a port: `ibv_port_attr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAttr {
     /// Whether it can be used.
@@ -349,39 +347,40 @@ pub struct PortAttr {
     pub max_mtu: Mtu,
     /// The MTU it has.
     pub active_mtu: Mtu,
-    /// How many global identifiers its table has room for.
+    /// Length of the table of global identifiers.
     pub gid_tbl_len: u32,
-    /// What it can do.
+    /// Capabilities.
     pub port_cap_flags: PortCaps,
     /// The longest message, in bytes.
     pub max_msg_sz: u32,
-    /// How many packets of a wrong partition came.
+    /// Number of packets that were dropped because of their partition key.
     pub bad_pkey_cntr: u32,
-    /// How many packets with a wrong queue key came.
+    /// Number of packets that were dropped because of their queue key.
     pub qkey_viol_cntr: u32,
-    /// How many partition keys its table has room for.
+    /// Length of the table of partition keys.
     pub pkey_tbl_len: u16,
-    /// Its local identifier; 0 on Ethernet.
+    /// Local identifier; 0 on Ethernet.
     pub lid: u16,
     /// The subnet manager's local identifier; 0 on Ethernet.
     pub sm_lid: u16,
-    /// How many bits of a local identifier choose a path; 0 on Ethernet.
+    /// Number of bits of a local identifier that select a path; 0 on Ethernet.
     pub lmc: u8,
-    /// How many virtual lanes it has, as a code.
+    /// Number of virtual lanes, as a code.
     pub max_vl_num: u8,
     /// The service level to the subnet manager; 0 on Ethernet.
     pub sm_sl: u8,
-    /// How long a packet may be on its way, as the code of an [`AckTimeout`](super::AckTimeout).
+    /// Maximum time of a packet on the subnet, as the code of an [`AckTimeout`](super::AckTimeout).
     pub subnet_timeout: u8,
-    /// How the subnet manager initialised it; 0 on Ethernet.
+    /// Initialization by the subnet manager; 0 on Ethernet.
     pub init_type_reply: u8,
-    /// How many lanes the link has: 1 one, 2 four, 4 eight, 8 twelve, 16 two.
+    /// Number of lanes of the link, as a code: 1 is one, 2 four, 4 eight, 8 twelve, 16 two.
     pub active_width: u8,
-    /// How fast a lane is, in Gbit/s: 1 2.5, 2 5, 4 10, 8 10, 16 14, 32 25, 64 50, 128 100.
+    /// Speed of a lane in Gbit/s, as a code: 1 is 2.5, 2 5, 4 10, 8 10, 16 14, 32 25, 64 50, 128
+    /// 100.
     pub active_speed: u8,
     /// Whether there is a link.
     pub phys_state: PhysState,
-    /// What it is connected to.
+    /// Link layer.
     pub link_layer: LinkLayer,
     /// Whether every address needs a global identifier (`IBV_QPF_GRH_REQUIRED`), as on Ethernet.
     pub grh_required: bool,

@@ -11,7 +11,7 @@ macro_rules! errnos {
         impl Errno {
             $($(#[$doc])* pub const $name: Self = Self($code);)*
 
-            /// Its name, or `None` if it is not one that verbs report.
+            /// Returns the name, or `None` for a number that verbs do not report.
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some(stringify!($name)),)*
@@ -23,21 +23,21 @@ macro_rules! errnos {
 }
 
 errnos! {
-    /// Not permitted.
+    /// Operation not permitted.
     EPERM = 1;
-    /// There is no such object.
+    /// No such object.
     ENOENT = 2;
     /// The device has failed.
     EIO = 5;
-    /// Not now.
+    /// Resource temporarily unavailable.
     EAGAIN = 11;
     /// A queue, or a table, is full.
     ENOMEM = 12;
     /// The access rights do not allow it.
     EACCES = 13;
-    /// Something else still uses the object.
+    /// Another object still uses this one.
     EBUSY = 16;
-    /// There is no such device.
+    /// No such device.
     ENODEV = 19;
     /// The request makes no sense.
     EINVAL = 22;
@@ -49,11 +49,11 @@ errnos! {
     EADDRINUSE = 98;
     /// The address is not available.
     EADDRNOTAVAIL = 99;
-    /// There is no route to the network.
+    /// No route to the network.
     ENETUNREACH = 101;
-    /// It is connected already.
+    /// Already connected.
     EISCONN = 106;
-    /// It took too long.
+    /// Timed out.
     ETIMEDOUT = 110;
     /// The peer refused.
     ECONNREFUSED = 111;

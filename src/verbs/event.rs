@@ -1,10 +1,10 @@
-//! What happens beside the work: asynchronous events.
+//! Asynchronous events.
 
 use super::codes::codes;
 use super::{CqHandle, QpHandle, SrqHandle};
 
 codes! {
-    /// What happened to a queue, a port or the device: `ibv_event_type`.
+    /// Kind of an asynchronous event: `ibv_event_type`.
     EventType, "IBV_EVENT_" {
         /// A completion queue ran over.
         CqErr = 0, "CQ_ERR", "CQ error";
@@ -52,7 +52,7 @@ codes! {
     }
 }
 
-/// What kind of thing an event is about, which decides what `ibv_async_event.element` holds.
+/// Kind of object that an event concerns, which decides what `ibv_async_event.element` holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventSubject {
     /// A completion queue.
@@ -70,7 +70,7 @@ pub enum EventSubject {
 }
 
 impl EventType {
-    /// What kind of thing it happened to.
+    /// Returns the kind of object that the event concerns.
     pub const fn subject(self) -> EventSubject {
         match self {
             Self::CqErr => EventSubject::Cq,
@@ -96,23 +96,23 @@ impl EventType {
     }
 }
 
-/// Something that happened beside the work, and to what.
+/// An asynchronous event and the object that it concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
-    /// To a completion queue.
+    /// Event of a completion queue.
     Cq(EventType, CqHandle),
-    /// To a queue pair.
+    /// Event of a queue pair.
     Qp(EventType, QpHandle),
-    /// To a shared receive queue.
+    /// Event of a shared receive queue.
     Srq(EventType, SrqHandle),
-    /// To the port.
+    /// Event of the port.
     Port(EventType),
-    /// To the whole device.
+    /// Event of the whole device.
     Device(EventType),
 }
 
 impl AsyncEvent {
-    /// What happened.
+    /// Returns the kind of event.
     pub const fn event(self) -> EventType {
         match self {
             Self::Cq(event, _)

@@ -6,7 +6,7 @@ use super::codes::{codes, names};
 use crate::wire::Right;
 
 bitflags! {
-    /// What may be done with memory, or with a queue pair: `ibv_access_flags`.
+    /// Access rights to memory, or through a queue pair: `ibv_access_flags`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
         /// The local device may write it.
@@ -21,9 +21,9 @@ bitflags! {
         const MW_BIND = 1 << 4;
         /// Addresses in it count from zero.
         const ZERO_BASED = 1 << 5;
-        /// Its pages are brought in when they are needed.
+        /// On-demand paging: pages are brought in when they are needed.
         const ON_DEMAND = 1 << 6;
-        /// It lies in huge pages.
+        /// The memory lies in huge pages.
         const HUGETLB = 1 << 7;
         /// A peer may flush it to where everybody sees it.
         const FLUSH_GLOBAL = 1 << 8;
@@ -39,15 +39,15 @@ impl Access {
     /// Bits that a device may ignore, known or not (`IBV_ACCESS_OPTIONAL_RANGE`).
     pub const OPTIONAL_RANGE: u32 = (1 << 30) - (1 << 20);
 
-    /// Everything that lets a peer in.
+    /// All rights of peers.
     pub const REMOTE: Self = Self::REMOTE_WRITE
         .union(Self::REMOTE_READ)
         .union(Self::REMOTE_ATOMIC)
         .union(Self::FLUSH_GLOBAL)
         .union(Self::FLUSH_PERSISTENT);
 
-    /// What a request with this right needs; nothing if it names no memory, or if its FETH says
-    /// what.
+    /// Returns the access that a request with this right needs: none if it names no memory, or if
+    /// its FETH says what.
     #[inline]
     pub const fn needed(right: Right) -> Self {
         match right {
@@ -74,17 +74,17 @@ impl Access {
 }
 
 bitflags! {
-    /// How a send work request is treated: `ibv_send_flags`.
+    /// Flags of a send work request: `ibv_send_flags`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct SendFlags: u32 {
         // Rule: T-34.
-        /// It waits until the reads and atomics before it have completed.
+        /// The request waits until the READs and ATOMICs before it have completed.
         const FENCE = 1;
-        /// Its success is reported. Failure always is.
+        /// Success generates a completion. Failure always is.
         const SIGNALED = 1 << 1;
         /// The receiver's completion is one that a program waits for.
         const SOLICITED = 1 << 2;
-        /// Its data is copied when it is posted, and no key is looked at.
+        /// Data is copied when the request is posted, and no key is checked.
         const INLINE = 1 << 3;
         /// The device fills in IP checksums, of raw packets.
         const IP_CSUM = 1 << 4;
@@ -93,12 +93,12 @@ bitflags! {
 names!(SendFlags, "IBV_SEND_");
 
 bitflags! {
-    /// What a completion holds: `ibv_wc_flags`. The kernel numbers some of these otherwise.
+    /// Flags of a completion: `ibv_wc_flags`. The kernel numbers some of these otherwise.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct WcFlags: u8 {
         /// The receive buffer begins with 40 bytes of network header.
         const GRH = 1;
-        /// There is immediate data.
+        /// The completion has immediate data.
         const WITH_IMM = 1 << 1;
         /// The device found the IP checksums right, of raw packets.
         const IP_CSUM_OK = 1 << 2;
@@ -116,8 +116,8 @@ bitflags! {
 names!(WcFlags, "IBV_WC_");
 
 bitflags! {
-    /// Which attributes of a queue pair count: `ibv_qp_attr_mask`. Bits 21 to 24 are not a
-    /// program's to set.
+    /// Mask of the attributes of a queue pair that a call sets or reads: `ibv_qp_attr_mask`. Bits
+    /// 21 to 24 are not a program's to set.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct AttrMask: u32 {
         /// The state it shall have.
@@ -126,11 +126,11 @@ bitflags! {
         const CUR_STATE = 1 << 1;
         /// Whether an event tells that the send queue is drained.
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
-        /// What peers may do.
+        /// Operations that peers may use.
         const ACCESS_FLAGS = 1 << 3;
-        /// Which partition.
+        /// Index of the partition key.
         const PKEY_INDEX = 1 << 4;
-        /// Which port.
+        /// Number of the port.
         const PORT = 1 << 5;
         /// The queue key.
         const QKEY = 1 << 6;
@@ -138,7 +138,7 @@ bitflags! {
         const AV = 1 << 7;
         /// The payload of a packet.
         const PATH_MTU = 1 << 8;
-        /// How long an acknowledgement may take.
+        /// Time to wait for an acknowledgement.
         const TIMEOUT = 1 << 9;
         /// Maximum number of retransmissions without progress.
         const RETRY_CNT = 1 << 10;
@@ -150,43 +150,43 @@ bitflags! {
         const MAX_QP_RD_ATOMIC = 1 << 13;
         /// The other way to the peer.
         const ALT_PATH = 1 << 14;
-        /// How long a peer waits when there is no receive buffer.
+        /// Time that a peer waits after a NAK because no receive buffer was posted.
         const MIN_RNR_TIMER = 1 << 15;
         /// The first sequence number to send.
         const SQ_PSN = 1 << 16;
         /// Maximum number of READs and ATOMICs of the peer in flight.
         const MAX_DEST_RD_ATOMIC = 1 << 17;
-        /// Which of the two ways is taken.
+        /// Path migration state.
         const PATH_MIG_STATE = 1 << 18;
         /// The sizes of the queues.
         const CAP = 1 << 19;
         /// The peer's queue pair.
         const DEST_QPN = 1 << 20;
-        /// How fast to send.
+        /// Maximum send rate.
         const RATE_LIMIT = 1 << 25;
     }
 }
 names!(AttrMask, "IBV_QP_");
 
 bitflags! {
-    /// Which attributes of a shared receive queue count: `ibv_srq_attr_mask`.
+    /// Mask of the attributes of a shared receive queue that a call sets: `ibv_srq_attr_mask`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct SrqAttrMask: u32 {
-        /// How many work requests it can hold.
+        /// Maximum number of outstanding work requests.
         const MAX_WR = 1;
-        /// When the limit event is raised.
+        /// Number of outstanding work requests below which the limit event is raised.
         const LIMIT = 1 << 1;
     }
 }
 names!(SrqAttrMask, "IBV_SRQ_");
 
 bitflags! {
-    /// How far a flush takes data: `ibv_placement_type`, and the placement bits of a FETH.
+    /// Placement type of a FLUSH: `ibv_placement_type`, and the placement bits of a FETH.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct FlushPlacement: u32 {
-        /// To where everybody sees it.
+        /// Data becomes visible to all readers of the memory.
         const GLOBAL = 1;
-        /// To where it survives.
+        /// Data becomes persistent.
         const PERSISTENT = 1 << 1;
     }
 }
@@ -207,7 +207,7 @@ impl FlushPlacement {
 }
 
 codes! {
-    /// What a flush covers: `ibv_selectivity_level`, and the selectivity bits of a FETH.
+    /// Selectivity level of a FLUSH: `ibv_selectivity_level`, and the selectivity bits of a FETH.
     FlushLevel, "IBV_FLUSH_" {
         /// A range of addresses.
         Range = 0, "RANGE", "range";

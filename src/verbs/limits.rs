@@ -8,7 +8,7 @@ pub const MESSAGE_BYTES_MAX: u64 =
 /// The bytes before the payload in a datagram's receive buffer, where a GRH or an IPv4 header lies.
 pub const GRH_BYTES: u32 = 40;
 
-/// What an atomic operation works on, in bytes.
+/// Length of the operand of an ATOMIC, in bytes.
 pub const ATOMIC_BYTES: u32 = 8;
 
 /// Maximum number of READs and ATOMICs that a queue pair can have in flight: the attribute is a

@@ -1,4 +1,4 @@
-//! How much payload a packet may carry.
+//! Path MTU: maximum payload of a packet.
 
 use super::codes::codes;
 
@@ -21,14 +21,14 @@ codes! {
 }
 
 impl Mtu {
-    /// What Linux reckons for the headers of the longest packet: IPv6 or GRH 40, UDP 8, BTH 12,
-    /// XRCETH 4, AtomicETH 28, ICRC 4.
+    /// Length of the headers of the longest packet as Linux counts it: IPv6 or GRH 40, UDP 8, BTH
+    /// 12, XRCETH 4, AtomicETH 28, ICRC 4.
     pub const KERNEL_HEADERS: usize = 40 + 8 + 12 + 4 + 28 + 4;
 
-    /// What rxe reckons for them.
+    /// Length of the headers as rxe counts it.
     pub const RXE_HEADERS: usize = 80;
 
-    /// How many bytes it is.
+    /// Returns the number of bytes.
     #[inline]
     pub const fn bytes(self) -> usize {
         128 << self as usize
@@ -64,7 +64,8 @@ impl Mtu {
         Self::largest_within(mtu.saturating_sub(Self::KERNEL_HEADERS))
     }
 
-    /// The same as rxe reckons it, which at a few Ethernet MTUs is one step more.
+    /// Returns the largest path MTU for an Ethernet MTU as rxe computes it, which for a few
+    /// Ethernet MTUs is one step more.
     pub const fn for_ethernet_as_rxe(mtu: usize) -> Option<Self> {
         Self::largest_within(mtu.saturating_sub(Self::RXE_HEADERS))
     }

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use crate::wire::Bits;
 
-/// What a program calls a work request, and what its completion is called by. It means nothing to
+/// Identifier of a work request and of its completion, chosen by the program. It means nothing to
 /// the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct WrId(pub u64);
@@ -70,7 +70,7 @@ impl fmt::Display for PortNum {
 pub struct AckTimeout(pub Bits<5>);
 
 impl AckTimeout {
-    /// It waits for ever.
+    /// No timeout: waits for ever.
     pub const NEVER: Self = Self(Bits::low(0));
 
     /// The timeout with this code, or `None` if it needs more than five bits.
@@ -105,7 +105,7 @@ impl fmt::Display for AckTimeout {
 pub struct RetryCount(pub Bits<3>);
 
 impl RetryCount {
-    /// As often as can be.
+    /// Maximum number of retries.
     pub const MAX: Self = Self(Bits::MAX);
 
     /// The count `count`, or `None` if it needs more than three bits.
@@ -116,7 +116,7 @@ impl RetryCount {
         }
     }
 
-    /// How often it is.
+    /// Returns the number of retries.
     #[expect(clippy::cast_possible_truncation, reason = "three bits fit a byte")]
     pub const fn limit(self) -> u8 {
         // Rules: Q-02, T-56.
@@ -135,7 +135,7 @@ impl fmt::Display for RetryCount {
 pub struct RnrRetry(pub Bits<3>);
 
 impl RnrRetry {
-    /// It never gives up.
+    /// Retries without limit.
     pub const INFINITE: Self = Self(Bits::MAX);
 
     /// The count with this code, or `None` if it needs more than three bits.
@@ -146,7 +146,7 @@ impl RnrRetry {
         }
     }
 
-    /// How often it is, or `None` if it never gives up.
+    /// Returns the number of retries, or `None` if there is no limit.
     #[expect(clippy::cast_possible_truncation, reason = "three bits fit a byte")]
     pub const fn limit(self) -> Option<u8> {
         // Rule: P-06.3.

@@ -1,75 +1,75 @@
-//! What an object shall be, and why it cannot be.
+//! Attributes by which objects are created, and errors of creation.
 
 use thiserror::Error;
 
 use super::{Access, CqHandle, Errno, QpInitAttr, SrqHandle, XrcdHandle};
 use crate::memory::Region;
 
-/// What a queue pair shall be.
+/// Attributes of a new queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QpCreate {
-    /// Its kind and sizes.
+    /// Transport service and sizes.
     pub init: QpInitAttr,
-    /// Where its sends complete.
+    /// Completion queue of sends.
     pub send_cq: CqHandle,
-    /// Where its receives complete.
+    /// Completion queue of receives.
     pub recv_cq: CqHandle,
     /// A shared queue to receive from.
     pub srq: Option<SrqHandle>,
-    /// For an XRC target: its domain.
+    /// XRC domain, for an XRC target.
     pub xrcd: Option<XrcdHandle>,
 }
 
-/// What a shared receive queue shall be.
+/// Attributes of a new shared receive queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SrqCreate {
-    /// How many work requests it holds.
+    /// Maximum number of outstanding work requests.
     pub max_wr: u32,
-    /// How many buffers each has.
+    /// Maximum number of scatter/gather elements of a work request.
     pub max_sge: u32,
     /// The limit below which an event is raised.
     pub limit: u32,
-    /// For XRC: its domain, and where its completions go.
+    /// XRC domain and completion queue, for an XRC shared receive queue.
     pub xrc: Option<(XrcdHandle, CqHandle)>,
 }
 
-/// How a region is registered.
+/// Attributes of a memory registration.
 #[derive(Debug)]
 pub struct MrAttr {
     /// The memory.
     pub region: Region,
     /// The address that stands for its first byte: its own, or another that the owner likes better.
     pub base: u64,
-    /// What may be done with it.
+    /// Access rights.
     pub access: Access,
 }
 
-/// For what completions an event is wanted.
+/// Completions for which an event is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
-    /// For the next one.
+    /// The next completion.
     Next,
-    /// For the next that was solicited, or failed.
+    /// The next completion that was solicited, or failed.
     Solicited,
 }
 
-/// Why an object cannot be made or changed.
+/// Error of creating or changing an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CreateError {
-    /// Something it shall belong to does not exist.
+    /// An object that the new one shall belong to does not exist.
     #[error("there is no such {0}")]
     NotFound(&'static str),
-    /// There is no room for another.
+    /// The device has the maximum number of such objects.
     #[error("no more can be made")]
     Full,
-    /// There is no memory for it, or all that may be used was promised to others.
+    /// Not enough memory, or all that may be used was promised to others.
     #[error("there is not enough memory")]
     NoMemory,
-    /// It shall be larger than it can be.
+    /// A size exceeds the maximum.
     #[error("{0} is more than the device can do")]
     TooLarge(&'static str),
-    /// Its parts do not go together.
+    /// Attributes contradict each other.
     #[error("{0}")]
     Invalid(&'static str),
     /// A device refused, and said no more than this.
@@ -88,11 +88,11 @@ impl CreateError {
     }
 }
 
-/// Why an object cannot be destroyed.
+/// Error of destroying an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DestroyError {
-    /// There is no such object.
+    /// The handle names no object.
     #[error("there is no such object")]
     NotFound,
     /// Others still use it.
@@ -114,20 +114,20 @@ impl DestroyError {
     }
 }
 
-/// Why a region or a window cannot be created, changed or destroyed.
+/// Error of creating, changing or destroying a memory region or window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// There is no such region or window.
+    /// The handle names no region or window.
     #[error("there is no such memory region or window")]
     NotFound,
-    /// There is no such protection domain.
+    /// The handle names no protection domain.
     #[error("there is no such protection domain")]
     NoPd,
-    /// There is no room for another.
+    /// The device has the maximum number of regions or windows.
     #[error("no more memory regions or windows can be made")]
     Full,
-    /// There is no memory for the buffer.
+    /// Not enough memory for the buffer.
     #[error("there is not enough memory")]
     NoMemory,
     /// Remote writes and atomics need the right to write locally.

@@ -1,4 +1,4 @@
-//! What work requests ask for, and the one table of what that implies.
+//! Opcodes of work requests and completions, and the one table of their properties.
 
 use super::codes::codes;
 use super::limits::ATOMIC_BYTES;
@@ -6,7 +6,7 @@ use super::{QpType, QpTypes};
 use crate::wire::{Headers, Opcode, Operation, Right};
 
 codes! {
-    /// What completed: `ibv_wc_opcode`.
+    /// Opcode of a completion: `ibv_wc_opcode`.
     WcOpcode, "IBV_WC_" {
         /// A send, of any kind.
         Send = 0, "SEND", "send";
@@ -43,11 +43,11 @@ codes! {
         TmRecv = 133, "TM_RECV", "tm-recv";
         /// The receipt of a message without a tag.
         TmNoTag = 134, "TM_NO_TAG", "tm-no-tag";
-        /// Something only a driver knows.
+        /// Opcode reserved for drivers.
         Driver1 = 135, "DRIVER1", "driver1";
-        /// Something only a driver knows.
+        /// Opcode reserved for drivers.
         Driver2 = 136, "DRIVER2", "driver2";
-        /// Something only a driver knows.
+        /// Opcode reserved for drivers.
         Driver3 = 137, "DRIVER3", "driver3";
     }
 }
@@ -61,7 +61,7 @@ impl WcOpcode {
 }
 
 codes! {
-    /// What a send work request asks for: `ibv_wr_opcode`.
+    /// Opcode of a send work request: `ibv_wr_opcode`.
     WrOpcode, "IBV_WR_" {
         /// Write to the peer's memory.
         RdmaWrite = 0, "RDMA_WRITE", "rdma-write";
@@ -85,7 +85,7 @@ codes! {
         SendWithInv = 9, "SEND_WITH_INV", "send-with-inv";
         /// Send a datagram that the device cuts into segments.
         Tso = 10, "TSO", "tso";
-        /// Something only a driver knows.
+        /// Opcode reserved for drivers.
         Driver1 = 11, "DRIVER1", "driver1";
         /// Have what was written become visible or persistent.
         Flush = 14, "FLUSH", "flush";
@@ -94,21 +94,21 @@ codes! {
     }
 }
 
-/// Which way a work request's local buffers are used.
+/// Use of a work request's local buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LocalData {
-    /// They are not; what is posted with them is ignored.
+    /// Unused: buffers that are posted are ignored.
     Unused,
-    /// Their bytes are sent.
+    /// Gathered: their bytes are sent.
     Gather,
     /// The answer's bytes are put there.
     Scatter,
 }
 
-/// How long a work request's local buffers must be together.
+/// Rule for the total length of a work request's local buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LengthRule {
-    /// As long as a message can be.
+    /// Any length up to the maximum length of a message.
     Any,
     /// Just so long.
     Exactly(u32),
@@ -125,23 +125,23 @@ impl LengthRule {
     }
 }
 
-/// What an opcode implies.
+/// Properties of an opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrInfo {
     /// The opcode itself.
     pub opcode: WrOpcode,
-    /// As what it completes.
+    /// Opcode of the completion.
     pub completes_as: WcOpcode,
-    /// What its request packets are on the wire, if it has any.
+    /// Operation of its request packets, if it has any.
     pub operation: Option<Operation>,
     /// The header that only the packet has that ends its request: immediate data, a key to
     /// invalidate, or none.
     pub trailer: Headers,
     /// The queue pairs that it may be posted to.
     pub qp_types: QpTypes,
-    /// Which way its local buffers are used.
+    /// Use of its local buffers.
     pub local: LocalData,
-    /// How long they must be together.
+    /// Rule for their total length.
     pub length: LengthRule,
     /// Whether it needs an address and a key of the peer.
     pub remote: bool,
@@ -157,7 +157,7 @@ pub struct WrInfo {
 }
 
 impl WrOpcode {
-    /// As what it completes.
+    /// Returns the opcode of the completion.
     #[inline]
     pub const fn completes_as(self) -> WcOpcode {
         self.info().completes_as
@@ -174,7 +174,7 @@ macro_rules! wrs {
     ($($opcode:ident => $completes:ident, $operation:ident$(+ $trailer:ident)?, [$($qp_type:ident)*],
         $local:ident $length:ident$(($bytes:ident))?, [$($fact:ident)*];)*) => {
         impl WrOpcode {
-            /// What this opcode implies.
+            /// Returns the properties of this opcode.
             #[inline]
             pub const fn info(self) -> &'static WrInfo {
                 match self {

@@ -1,10 +1,10 @@
-//! Why a work request is not taken.
+//! Errors of posting work requests.
 
 use thiserror::Error;
 
 use super::{Errno, QpState, QpType, WrOpcode};
 
-/// Why posting failed. Nothing was queued; what was posted before it stays.
+/// Error of posting a work request. Nothing was queued; what was posted before it stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PostError {
@@ -23,20 +23,20 @@ pub enum PostError {
     /// The queue is used for the first time, and there is no memory for it.
     #[error("there is not enough memory")]
     NoMemory,
-    /// There are more buffers than the queue was made for.
+    /// More scatter/gather elements than the queue was created for.
     #[error("{count} scatter/gather entries, of at most {max}")]
     TooManySges {
-        /// How many there are.
+        /// Number of elements.
         count: usize,
-        /// How many there may be.
+        /// Maximum number of elements.
         max: u32,
     },
-    /// There is more inline data than the queue was made for.
+    /// More inline data than the queue was created for.
     #[error("{len} bytes inline, of at most {max}")]
     InlineTooLong {
-        /// How much there is.
+        /// Length of the data.
         len: u64,
-        /// How much there may be.
+        /// Maximum length.
         max: u32,
     },
     /// The operation has no data that could be inline.
@@ -45,9 +45,9 @@ pub enum PostError {
     /// A queue pair of this kind does not do this.
     #[error("{opcode} is not allowed on {qp_type}")]
     NotAllowedOnQpType {
-        /// What was asked for.
+        /// Opcode of the work request.
         opcode: WrOpcode,
-        /// Of whom.
+        /// Type of the queue pair.
         qp_type: QpType,
     },
     /// No operation has this number.
@@ -56,17 +56,17 @@ pub enum PostError {
     /// The message is longer than one may be.
     #[error("a message of {len} bytes, of at most {max}")]
     MessageTooLong {
-        /// How long it is.
+        /// Length of the message.
         len: u64,
-        /// How long it may be.
+        /// Maximum length.
         max: u64,
     },
     /// The operation needs buffers of another length.
     #[error("{opcode} with {len} bytes of buffers")]
     WrongLength {
-        /// What was asked for.
+        /// Opcode of the work request.
         opcode: WrOpcode,
-        /// How long the buffers are together.
+        /// Total length of the buffers.
         len: u64,
     },
     /// A datagram names no peer, or a request no shared receive queue of the peer's.
@@ -105,7 +105,7 @@ pub enum PostError {
 }
 
 impl PostError {
-    /// What a function of C returns for it.
+    /// Returns the error number that the function of C returns.
     pub const fn errno(self) -> Errno {
         match self {
             Self::QueueFull | Self::NoMemory => Errno::ENOMEM,

@@ -4,7 +4,7 @@ use core::fmt;
 
 use bitflags::bitflags;
 
-/// What service a queue pair offers: `ibv_qp_type`.
+/// Transport service of a queue pair: `ibv_qp_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum QpType {
@@ -24,7 +24,7 @@ pub enum QpType {
     XrcSend = 9,
     /// The receiving half of an extended reliable connection.
     XrcRecv = 10,
-    /// Something only a driver knows.
+    /// Type reserved for drivers.
     Driver = 255,
 }
 
@@ -75,7 +75,7 @@ impl QpType {
         }
     }
 
-    /// What people call it.
+    /// Returns the usual abbreviation.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Gsi => "GSI",
@@ -171,11 +171,11 @@ bitflags! {
 
         /// Both halves of an extended reliable connection.
         const XRC = Self::XRC_SEND.bits() | Self::XRC_RECV.bits();
-        /// Those that acknowledge.
+        /// Types that acknowledge.
         const RELIABLE = Self::RC.bits() | Self::XRC.bits();
-        /// Those with one peer.
+        /// Types with one peer.
         const CONNECTED = Self::RELIABLE.bits() | Self::UC.bits();
-        /// Those whose work requests name their peers.
+        /// Types whose work requests name their peers.
         const DATAGRAM = Self::UD.bits() | Self::GSI.bits();
     }
 }

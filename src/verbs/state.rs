@@ -22,54 +22,54 @@ codes! {
         Sqd = 4, "SQD", "SQD";
         /// The send queue failed; of unreliable queue pairs only.
         Sqe = 5, "SQE", "SQE";
-        /// Everything that is posted is flushed.
+        /// Error: work requests are flushed.
         Err = 6, "ERR", "ERR";
     }
 }
 
-/// What becomes of a work request that is posted.
+/// Treatment of a work request that is posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Posting {
     /// Posting fails.
     Refused,
-    /// It waits for another state.
+    /// The request waits for another state.
     Queued,
-    /// It is worked on.
+    /// The request is processed.
     Accepted,
-    /// It completes at once with `WR_FLUSH_ERR`.
+    /// The request completes at once with `WR_FLUSH_ERR`.
     Flushed,
 }
 
-/// Which messages of the send queue are sent.
+/// Messages of the send queue that are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sending {
-    /// None.
+    /// No message.
     Nothing,
-    /// Those that were begun.
+    /// Messages that were begun.
     Begun,
     /// All.
     Everything,
 }
 
-/// What a state does, on a queue pair that has all that is spoken of.
+/// Behavior of a state, for a queue pair that has both queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateRules {
-    /// What becomes of receives that are posted.
+    /// Treatment of receives that are posted.
     pub post_recv: Posting,
-    /// What becomes of sends that are posted.
+    /// Treatment of sends that are posted.
     pub post_send: Posting,
     /// Whether requests from the peer are executed; else they are dropped.
     pub requests: bool,
     /// Whether responses from the peer are looked at; else they are dropped.
     pub responses: bool,
-    /// Which messages are sent.
+    /// Messages that are sent.
     pub sends: Sending,
 }
 
 macro_rules! rules {
     ($($state:ident: $recv:ident $send:ident $requests:literal $responses:literal $sends:ident;)*) => {
         impl QpState {
-            /// What this state does.
+            /// Returns the behavior of this state.
             #[inline]
             pub const fn rules(self) -> StateRules {
                 match self {
@@ -98,8 +98,8 @@ rules! {
 }
 
 impl QpState {
-    /// What this state does on a queue pair of this kind. One with a shared receive queue refuses
-    /// receives in every state, which only the queue pair itself knows.
+    /// Returns the behavior of this state for a queue pair of this type. One with a shared receive
+    /// queue refuses receives in every state, which only the queue pair itself knows.
     pub const fn rules_for(self, qp_type: QpType) -> StateRules {
         // Rule: S-02.1.
         let mut rules = self.rules();

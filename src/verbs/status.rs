@@ -1,17 +1,17 @@
-//! Why a work request ended.
+//! Status of completions.
 
 use super::codes::codes;
 
 codes! {
-    /// Why a work request ended: `ibv_wc_status`.
+    /// Status of a completion: `ibv_wc_status`.
     WcStatus, "IBV_WC_" {
-        /// It did what was asked.
+        /// Success.
         Success = 0, "SUCCESS", "success";
         /// The message does not fit the local buffer, or is longer than may be sent.
         LocLenErr = 1, "LOC_LEN_ERR", "local length error";
         /// The queue pair cannot do what was asked.
         LocQpOpErr = 2, "LOC_QP_OP_ERR", "local QP operation error";
-        /// Of the reliable datagram service.
+        /// Error of the reliable datagram service.
         LocEecOpErr = 3, "LOC_EEC_OP_ERR", "local EE context operation error";
         /// A local buffer is not registered for this use.
         LocProtErr = 4, "LOC_PROT_ERR", "local protection error";
@@ -34,21 +34,21 @@ codes! {
         RetryExcErr = 12, "RETRY_EXC_ERR", "transport retry counter exceeded";
         /// The responder had no receive buffer, however often it was tried.
         RnrRetryExcErr = 13, "RNR_RETRY_EXC_ERR", "RNR retry counter exceeded";
-        /// Of the reliable datagram service.
+        /// Error of the reliable datagram service.
         LocRddViolErr = 14, "LOC_RDD_VIOL_ERR", "local RDD violation error";
-        /// Of the reliable datagram service.
+        /// Error of the reliable datagram service.
         RemInvRdReqErr = 15, "REM_INV_RD_REQ_ERR", "remote invalid RD request";
         /// The responder gave the operation up.
         RemAbortErr = 16, "REM_ABORT_ERR", "aborted error";
-        /// Of the reliable datagram service.
+        /// Error of the reliable datagram service.
         InvEecnErr = 17, "INV_EECN_ERR", "invalid EE context number";
-        /// Of the reliable datagram service.
+        /// Error of the reliable datagram service.
         InvEecStateErr = 18, "INV_EEC_STATE_ERR", "invalid EE context state";
         /// The device broke down.
         FatalErr = 19, "FATAL_ERR", "fatal error";
         /// A response took too long.
         RespTimeoutErr = 20, "RESP_TIMEOUT_ERR", "response timeout error";
-        /// Something else.
+        /// Error that no other status describes.
         GeneralErr = 21, "GENERAL_ERR", "general error";
         /// Tag matching failed.
         TmErr = 22, "TM_ERR", "TM error";

@@ -1,4 +1,4 @@
-//! How a queue pair gets from one state to the next.
+//! State transitions of queue pairs: required and optional attributes.
 //!
 //! The table is the kernel's (`qp_state_table`), since what it refuses no program can do: for each
 //! pair of states and each kind of queue pair, the attributes that must be given and those that may
@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use super::{AttrMask, Errno, QpState, QpType};
 
-/// What a transition takes, besides the state and the rate limit.
+/// Attributes of a transition, besides the state and the rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
     /// The attributes that must be given.
@@ -26,14 +26,14 @@ impl Transition {
     }
 }
 
-/// Why a queue pair could not be modified. Nothing has changed.
+/// Error of modifying a queue pair. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ModifyError {
-    /// There is no such queue pair.
+    /// The handle names no queue pair.
     #[error("there is no such queue pair")]
     NotFound,
-    /// There is no way between the states.
+    /// The states have no transition between them.
     #[error("{qp_type} cannot go from {from} to {to}")]
     Transition {
         /// The kind of queue pair.
@@ -52,7 +52,7 @@ pub enum ModifyError {
         from: QpState,
         /// The state it should have.
         to: QpState,
-        /// What is missing.
+        /// Missing attributes.
         missing: AttrMask,
     },
     /// Attributes are given that this transition does not set.
@@ -64,15 +64,15 @@ pub enum ModifyError {
         from: QpState,
         /// The state it should have.
         to: QpState,
-        /// What cannot be set.
+        /// Attributes that cannot be set.
         illegal: AttrMask,
     },
     /// The queue pair is not in the state that the program believes.
     #[error("the state is {actual}, not {stated}")]
     CurState {
-        /// What the program believes.
+        /// Current state as the program states it.
         stated: QpState,
-        /// What is.
+        /// Current state.
         actual: QpState,
     },
     /// An attribute has a value that the device cannot have.
@@ -84,7 +84,7 @@ pub enum ModifyError {
 }
 
 impl ModifyError {
-    /// What a function of C returns for it.
+    /// Returns the error number that the function of C returns.
     pub const fn errno(self) -> Errno {
         match self {
             Self::Refused(errno) => errno,
@@ -93,8 +93,8 @@ impl ModifyError {
     }
 }
 
-/// What it takes for a queue pair of this kind to go from one state to another, or `None` if there
-/// is no way.
+/// Returns the transition of a queue pair of this type from one state to another, or `None` if
+/// there is none.
 #[expect(clippy::indexing_slicing, reason = "the table has a place for every state and row")]
 pub const fn find(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
     // Rule: S-01.1.
@@ -144,13 +144,13 @@ pub const fn ignored(qp_type: QpType) -> AttrMask {
     }
 }
 
-/// What any transition may name.
+/// Attributes that any transition may name.
 const ALWAYS: AttrMask = AttrMask::STATE.union(AttrMask::RATE_LIMIT);
 
 const STATES: usize = QpState::ALL.len();
 const ROWS: usize = 7;
 
-/// Where in the table a kind of queue pair stands. A driver's own kind has its driver's own rules.
+/// Row of a type of queue pair in the table. A driver's own kind has its driver's own rules.
 const fn row(qp_type: QpType) -> Option<usize> {
     match qp_type {
         QpType::Rc => Some(0),
@@ -253,7 +253,7 @@ transitions! {
     }
 }
 
-/// The same by state, state and kind.
+/// The transitions by state, state and row.
 #[expect(
     clippy::indexing_slicing,
     reason = "loops end with their slices, and this runs when compiling"

@@ -3,15 +3,15 @@
 use super::{WcFlags, WcOpcode, WcStatus, WrId};
 use crate::wire::{Qpn, RKey};
 
-/// What became of a work request: `ibv_wc`.
+/// A work completion: `ibv_wc`.
 ///
 /// Two of them fill a cache line. The local identifiers of InfiniBand, which mean nothing on
 /// Ethernet, and time stamps, which only extended completion queues have, are not in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wc {
-    /// What the work request was called.
+    /// Identifier of the work request.
     pub id: WrId,
-    /// How many bytes were received, read, or, where the device says so, sent.
+    /// Number of bytes that were received, read, or, where the device says so, sent.
     pub byte_len: u32,
     /// Immediate data or a key; the flags say which.
     extra: [u8; 4],
@@ -21,12 +21,12 @@ pub struct Wc {
     pub src_qp: Qpn,
     /// The partition it came through, by its index; of the general services queue pair only.
     pub pkey_index: u16,
-    /// What the vendor has to say of an error.
+    /// Error code of the vendor.
     pub vendor_err: u16,
-    /// Why it ended. Unless it is success, only this, `id`, `qp_num` and `vendor_err` mean anything
-    /// to a program.
+    /// Status. Unless it is success, only this, `id`, `qp_num` and `vendor_err` mean anything to a
+    /// program.
     pub status: WcStatus,
-    /// What it was.
+    /// Opcode.
     pub opcode: WcOpcode,
     flags: WcFlags,
     /// The service level of a datagram; on Ethernet, with which header it came: 10 for IPv4, 9 for
@@ -55,7 +55,7 @@ impl Wc {
         }
     }
 
-    /// The same with so many bytes.
+    /// Returns the completion with this number of bytes.
     #[inline]
     #[must_use]
     pub const fn with_byte_len(mut self, byte_len: u32) -> Self {
@@ -63,7 +63,8 @@ impl Wc {
         self
     }
 
-    /// The same with immediate data, in the order it came; it cannot have a key as well.
+    /// Returns the completion with immediate data, in the order it came; it cannot have a key as
+    /// well.
     #[inline]
     #[must_use]
     pub const fn with_imm(mut self, imm: [u8; 4]) -> Self {
@@ -72,7 +73,8 @@ impl Wc {
         self
     }
 
-    /// The same with a key that the peer invalidated; it cannot have immediate data as well.
+    /// Returns the completion with a key that the peer invalidated; it cannot have immediate data
+    /// as well.
     #[inline]
     #[must_use]
     pub const fn with_invalidated(mut self, rkey: RKey) -> Self {
@@ -81,8 +83,8 @@ impl Wc {
         self
     }
 
-    /// The same as the receipt of a datagram from `src_qp`, whose buffer begins with a network
-    /// header.
+    /// Returns the completion as that of a datagram from `src_qp`, whose buffer begins with a
+    /// network header.
     #[inline]
     #[must_use]
     pub const fn with_datagram(mut self, src_qp: Qpn) -> Self {
@@ -91,7 +93,7 @@ impl Wc {
         self
     }
 
-    /// What it holds.
+    /// Returns the flags.
     #[inline]
     pub const fn flags(&self) -> WcFlags {
         self.flags

@@ -16,9 +16,9 @@ use crate::wire::{QKey, Qpn, RKey, XrcSrqn};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sge {
-    /// Where it begins.
+    /// Start address.
     pub addr: u64,
-    /// How many bytes it has.
+    /// Length in bytes.
     pub length: u32,
     /// The key it was registered under.
     pub lkey: LKey,
@@ -40,7 +40,7 @@ impl Data<'_> {
     /// No data.
     pub const EMPTY: Self = Self::Gather(&[]);
 
-    /// How many bytes it is.
+    /// Returns the number of bytes.
     #[inline]
     pub fn byte_len(&self) -> u64 {
         match self {
@@ -50,7 +50,7 @@ impl Data<'_> {
     }
 }
 
-/// Where a datagram goes.
+/// Destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdTarget {
     /// The way to the peer.
@@ -61,32 +61,32 @@ pub struct UdTarget {
     pub qkey: QKey,
 }
 
-/// Where a message goes.
+/// Destination of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Target {
-    /// To the one peer that a connected queue pair has.
+    /// The one peer of a connected queue pair.
     #[default]
     Peer,
-    /// To this peer, from a datagram queue pair.
+    /// A peer of a datagram queue pair.
     Ud(UdTarget),
-    /// To this shared receive queue of the peer, over an extended reliable connection.
+    /// A shared receive queue of the peer, over an extended reliable connection.
     Xrc(XrcSrqn),
 }
 
-/// What a memory window shall open: `ibv_mw_bind_info`.
+/// Memory that a window opens: `ibv_mw_bind_info`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MwBind {
     /// The memory region, by its local key.
     pub mr: LKey,
-    /// Where the window begins.
+    /// Start address of the window.
     pub addr: u64,
-    /// How many bytes it has.
+    /// Length of the window in bytes.
     pub length: u64,
-    /// What may be done through it.
+    /// Access rights through the window.
     pub access: Access,
 }
 
-/// What a send work request asks for, and what it needs to be told for that.
+/// Operation of a send work request, with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
     /// Fill a receive buffer of the peer.
@@ -101,7 +101,7 @@ pub enum SendOp {
     },
     /// Write to the peer's memory.
     Write {
-        /// Where.
+        /// Remote address.
         remote_addr: u64,
         /// The key to it.
         rkey: RKey,
@@ -110,49 +110,49 @@ pub enum SendOp {
     },
     /// Read the peer's memory.
     Read {
-        /// Where.
+        /// Remote address.
         remote_addr: u64,
         /// The key to it.
         rkey: RKey,
     },
     /// Replace eight bytes of the peer's if they are what is expected; get what they were.
     CompareSwap {
-        /// Where.
+        /// Remote address.
         remote_addr: u64,
         /// The key to it.
         rkey: RKey,
-        /// What is expected.
+        /// Expected value.
         compare: u64,
-        /// What to replace it by.
+        /// Value that replaces it.
         swap: u64,
     },
     /// Add to eight bytes of the peer's; get what they were.
     FetchAdd {
-        /// Where.
+        /// Remote address.
         remote_addr: u64,
         /// The key to it.
         rkey: RKey,
-        /// What to add.
+        /// Value to add.
         add: u64,
     },
     /// Write eight bytes of the peer's at once.
     AtomicWrite {
-        /// Where.
+        /// Remote address.
         remote_addr: u64,
         /// The key to it.
         rkey: RKey,
     },
     /// Have what was written become visible or persistent.
     Flush {
-        /// Where.
+        /// Remote address.
         remote_addr: u64,
         /// The key to it.
         rkey: RKey,
-        /// How many bytes; of no meaning for a whole region.
+        /// Number of bytes; meaningless for a whole region.
         length: u32,
-        /// How far.
+        /// Placement type.
         placement: FlushPlacement,
-        /// How much.
+        /// Selectivity level.
         level: FlushLevel,
     },
     /// Invalidate a key of one's own.
@@ -166,13 +166,13 @@ pub enum SendOp {
         mw: RKey,
         /// The key it shall have, of which the lower 8 bits count.
         rkey: RKey,
-        /// What it shall open.
+        /// Memory that the window opens.
         bind: MwBind,
     },
 }
 
 impl SendOp {
-    /// What it is called, and by that what it implies.
+    /// Returns the opcode.
     #[inline]
     pub const fn opcode(&self) -> WrOpcode {
         match self {
@@ -221,15 +221,15 @@ impl SendOp {
 /// A send work request: `ibv_send_wr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendWr<'a> {
-    /// What its completion shall be called by.
+    /// Identifier of the completion.
     pub id: WrId,
     /// The local data. Operations that have none ignore it.
     pub data: Data<'a>,
-    /// How it is treated.
+    /// Flags.
     pub flags: SendFlags,
-    /// Where it goes.
+    /// Destination.
     pub target: Target,
-    /// What it asks for.
+    /// Operation.
     pub op: SendOp,
 }
 
@@ -239,7 +239,7 @@ impl<'a> SendWr<'a> {
         Self { id, data, flags: SendFlags::SIGNALED, target: Target::Peer, op }
     }
 
-    /// What it is called, and by that what it implies.
+    /// Returns the opcode.
     #[inline]
     pub const fn opcode(&self) -> WrOpcode {
         self.op.opcode()
@@ -328,14 +328,14 @@ impl Target {
 /// A receive work request: `ibv_recv_wr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvWr<'a> {
-    /// What its completion shall be called by.
+    /// Identifier of the completion.
     pub id: WrId,
-    /// Where to put a message.
+    /// Buffers for the message.
     pub sges: &'a [Sge],
 }
 
 impl RecvWr<'_> {
-    /// How many bytes it has room for.
+    /// Returns the number of bytes that fit.
     #[inline]
     pub fn byte_len(&self) -> u64 {
         Data::Gather(self.sges).byte_len()

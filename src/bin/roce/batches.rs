@@ -10,7 +10,7 @@ use crate::input::Inputs;
 use crate::interrupt;
 use crate::parallel::in_order;
 
-/// How many threads decode: as many as the user says, or as there are cores.
+/// Returns the number of threads that decode: as many as the user says, or as there are cores.
 pub(crate) fn threads(jobs: Option<NonZeroUsize>) -> usize {
     let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
     jobs.map_or_else(cores, NonZeroUsize::get)
@@ -21,11 +21,11 @@ pub(crate) struct Part<T> {
     pub(crate) batch: Batch,
     /// The decoder at the start of the batch.
     pub(crate) decoder: Decoder,
-    /// What was made of the records.
+    /// Result of decoding the records.
     pub(crate) made: T,
-    /// What is wrong with an input, in the place of records.
+    /// Error of an input, in the place of records.
     trouble: Option<MergeError>,
-    /// How much of the files was read when the batch was.
+    /// Number of bytes of the files that were read when the batch was.
     pub(crate) bytes_read: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What `-d` names: the soft NIC or the real one to use.
+//! Device that `-d` names: a soft NIC or a real one.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -108,7 +108,7 @@ fn is_in_use(error: &anyhow::Error) -> bool {
     matches!(cause, Some(link::OpenError::InUse { .. }))
 }
 
-/// Which of a device's addresses to use: the one that was named, or else the one from which the
+/// Returns the index of a device's address: the one that was named, or else the one from which the
 /// other side is reached, if it has that, or else the first of the same family, or else its first.
 pub(crate) fn choose_gid(
     named: Option<u8>,

@@ -52,7 +52,7 @@ fn text<S: Serializer>(value: &impl ToString, out: S) -> Result<S::Ok, S::Error>
     out.serialize_str(&value.to_string())
 }
 
-/// What `--json` prints of an interface or an RDMA device.
+/// Output of `--json` for an interface or an RDMA device.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Entry {
@@ -147,7 +147,7 @@ struct Said {
     state: PortState,
     mtu: usize,
     firmware: String,
-    /// Those for RoCEv2, with their indices.
+    /// GIDs for RoCEv2, with their indices.
     gids: Vec<(usize, Gid)>,
 }
 

@@ -118,7 +118,7 @@ mod tests {
         }
     }
 
-    /// What texts of help name is there for a user who has only the command.
+    /// Texts of help name only things that a user has who has only the command.
     #[test]
     fn help_names_no_files_of_the_repository() {
         for (name, mut command) in commands() {

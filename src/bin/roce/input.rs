@@ -19,9 +19,9 @@ pub(crate) type Source = Box<dyn Read + Send>;
 pub(crate) struct Inputs {
     /// All records. An error that is given to [`Problems::report`] does not end the reading.
     pub(crate) merge: Merge<Source>,
-    /// What was wrong with the files so far.
+    /// Errors of the files so far.
     pub(crate) problems: Problems,
-    /// How many bytes there are in all, if every input is a regular file.
+    /// Number of bytes of all inputs, if every input is a regular file.
     size: Option<u64>,
 }
 
@@ -87,13 +87,13 @@ impl Inputs {
         &self.problems.names
     }
 
-    /// How many bytes there are in all; nothing unless every input is a regular file.
+    /// Returns the number of bytes of all inputs, if every input is a regular file.
     pub(crate) fn size(&self) -> Option<u64> {
         self.size
     }
 }
 
-/// What was wrong with the captures.
+/// Errors of captures.
 #[derive(Default)]
 pub(crate) struct Problems {
     /// The files in the merge, as the user named them; a record's `file` is an index.
@@ -104,12 +104,13 @@ pub(crate) struct Problems {
     is_strict: bool,
     /// Whether some input could not be read, or not to its end.
     failed: bool,
-    /// How many stretches of damage were passed over, and how many bytes in all.
+    /// Number of damaged stretches that were skipped.
     skips: u64,
     skipped_bytes: u64,
 }
 
-/// How many stretches of damage are reported one by one; a file that is all damage has millions.
+/// Number of damaged stretches that are reported one by one; a file that is all damage has
+/// millions.
 const SKIPS_SHOWN: u64 = 20;
 
 impl Problems {
@@ -139,7 +140,7 @@ impl Problems {
         }
     }
 
-    /// How many stretches of damage were passed over, and how many bytes in all.
+    /// Returns the number of damaged stretches that were skipped, and of their bytes.
     pub(crate) fn skipped(&self) -> (u64, u64) {
         (self.skips, self.skipped_bytes)
     }

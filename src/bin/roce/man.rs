@@ -117,7 +117,7 @@ fn escaped(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// What a page has beside its help.
+/// Sections of a page beside its help.
 struct Sections {
     exit_status: &'static [(&'static str, &'static str)],
     environment: &'static [(&'static str, &'static str)],

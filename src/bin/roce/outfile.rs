@@ -24,18 +24,18 @@ pub(crate) struct WholeFile {
     place: Place,
 }
 
-/// Where the bytes of a file are until it is finished.
+/// Location of the bytes of a file until it is finished.
 #[derive(Debug)]
 enum Place {
-    /// Where they stay.
+    /// The file itself.
     Itself,
-    /// In a file without a name, which becomes the file at the path.
+    /// A file without a name, which becomes the file at the path.
     Unnamed(PathBuf),
-    /// In a file of its own, the first, which becomes that at the second path.
+    /// A temporary file, the first path, which is renamed to the second.
     Beside(PathBuf, PathBuf),
 }
 
-/// How much is written at once.
+/// Number of bytes that are written at once.
 const PIECE: usize = 256 << 10;
 
 impl WholeFile {

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::ValueEnum;
 use roce::decode::PrintableLines;
 
-/// When to use colors.
+/// Use of colors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
-    /// On a terminal, unless NO_COLOR is set or TERM is dumb.
+    /// Colors on a terminal, unless NO_COLOR is set or TERM is dumb.
     #[default]
     Auto,
     /// Even into a pipe.
@@ -122,7 +122,7 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// What a command says that cannot write Parquet files.
+/// Message of a command that cannot write Parquet files.
 #[cfg(not(feature = "parquet"))]
 pub(crate) const NO_PARQUET: &str = "--parquet: this roce was built without Parquet; \
     install it with `cargo install --path . --features parquet`";

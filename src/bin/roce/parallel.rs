@@ -5,12 +5,12 @@ use std::hint;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 
-/// How many items per thread may wait for their turn. More would even out larger differences in how
-/// long items take.
+/// Maximum number of items per thread that wait for their turn. More would even out larger
+/// differences in how long items take.
 const WAITING_PER_THREAD: usize = 2;
 
-/// How often a thread looks whether it may read before it sleeps: some tens of microseconds, as
-/// long as another thread's read takes. To sleep and to be woken takes longer.
+/// Number of times a thread checks whether it may read before it sleeps: some tens of microseconds,
+/// as long as another thread's read takes. To sleep and to be woken takes longer.
 const LOOKS: u32 = 1000;
 
 /// Processes a stream of items on `threads` threads, and takes the results in the order of the
@@ -81,7 +81,7 @@ pub(crate) fn in_order<T: Send, E: Send>(
     }
 }
 
-/// Where items come from.
+/// Source of items.
 struct Input<N> {
     next: N,
     filled: u64,
@@ -123,14 +123,14 @@ struct State<T, E> {
     done: BTreeMap<u64, Item<T>>,
     /// Items to use again, by the thread that made them.
     spare: Vec<Vec<Item<T>>>,
-    /// How many items there are in all.
+    /// Number of items in all.
     made: usize,
-    /// How many threads wait for `moved`.
+    /// Number of threads that wait for `moved`.
     waiting: usize,
     stopped: Option<Stop<E>>,
 }
 
-/// Why everything ends before the input does.
+/// Reason for which the run ends before the input does.
 enum Stop<E> {
     Failed(E),
     /// A thread panicked; the panic goes on where the threads are joined.
@@ -235,7 +235,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The same for a lock that is held for microseconds.
+/// Takes a lock that is held for microseconds, by spinning first.
 fn lock_soon<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     for _ in 0..LOOKS {
         match mutex.try_lock() {

@@ -9,7 +9,7 @@ use crate::output;
 /// An input of at least this many bytes takes long enough for a progress bar.
 const LONG_INPUT: u64 = 64 << 20;
 
-/// How many packets pass between two looks at the progress.
+/// Number of packets between two updates of the progress bar.
 pub(crate) const PROGRESS_STEP: u64 = 8192;
 
 /// Whether standard error is a terminal on which a bar can be drawn anew.

@@ -141,7 +141,7 @@ fn check_step(scenario: &Scenario, step: &Step) -> Result<(), String> {
     check_rights("access", step.access.as_deref())
 }
 
-/// What all steps come to together: requests, completions that are awaited, and sleep.
+/// Checks the sums over all steps: requests, completions that are awaited, and sleep.
 fn check_sums(scenario: &Scenario) -> Result<(), String> {
     let (mut posts, mut sleep) = (0_u64, 0_u64);
     let mut awaited = [0_u64; 2];

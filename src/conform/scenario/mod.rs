@@ -77,7 +77,7 @@ impl<T: Clone> Several<T> {
 pub struct Scenario {
     /// Name.
     pub name: String,
-    /// What it tests, in a sentence.
+    /// Purpose, in a sentence.
     pub about: String,
     /// Type of the queue pairs; RC by default.
     #[serde(default, rename = "type")]

@@ -1,11 +1,11 @@
-//! What must hold in the end: completions, memory, states, events and packets.
+//! Expected outcome: completions, memory, states, events and packets.
 
 use serde::{Deserialize, Serialize};
 
 use super::super::Side;
 use super::super::expand::Expr;
 
-/// What must hold in the end.
+/// Expected outcome of a scenario.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expect {
@@ -15,7 +15,7 @@ pub struct Expect {
     /// The completions of the responder.
     #[serde(default)]
     pub responder: Vec<Done>,
-    /// What memory holds: `SIDE[.BUFFER] FROM..TO = SIDE[.BUFFER] FROM` (as it was at the
+    /// Contents of memory: `SIDE[.BUFFER] FROM..TO = SIDE[.BUFFER] FROM` (as it was at the
     /// beginning), `= word N`, or `= anything`. All other bytes are as they were.
     #[serde(default)]
     pub memory: Vec<String>,
@@ -23,14 +23,14 @@ pub struct Expect {
     pub requester_state: Option<String>,
     /// The state of the responder's queue pairs.
     pub responder_state: Option<String>,
-    /// What else the requester is told: `qp_access_err`.
+    /// Asynchronous events of the requester: `qp_access_err`.
     #[serde(default)]
     pub requester_events: Vec<String>,
-    /// What else the responder is told.
+    /// Asynchronous events of the responder.
     #[serde(default)]
     pub responder_events: Vec<String>,
-    /// How often packets are sent, where that is not left to time. It is looked at where packets
-    /// can be seen.
+    /// Numbers of packets, where they do not depend on time. Checked only where packets can be
+    /// captured.
     #[serde(default)]
     pub packets: Vec<Sent>,
 }
@@ -62,15 +62,15 @@ impl Expect {
     }
 }
 
-/// How often a side sends such packets.
+/// Number of packets of one kind that a side sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sent {
-    /// Who sends them.
+    /// Sender.
     pub from: Side,
     /// A word of what `roce decode` tells of them: `SEND_ONLY`, `RNR`.
     pub packet: String,
-    /// How often.
+    /// Number of packets.
     pub times: usize,
 }
 
@@ -78,19 +78,19 @@ pub struct Sent {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Done {
-    /// Its status: `success` if nothing is said.
+    /// Status; `success` if absent.
     pub status: Option<String>,
-    /// What it was. `op` is what the scenario's `op` completes as.
+    /// Opcode. `op` is what the scenario's `op` completes as.
     pub opcode: Option<String>,
-    /// How many bytes.
+    /// Number of bytes.
     pub byte_len: Option<Expr>,
-    /// Its immediate data.
+    /// Immediate data.
     pub imm: Option<u32>,
     /// The window that was invalidated.
     pub invalidated: Option<String>,
     /// Whether a receive completes; if nothing is said, so it is at the responder and not at the
     /// requester.
     pub recv: Option<bool>,
-    /// How many such completions: 1 if nothing is said.
+    /// Number of such completions; 1 if absent.
     pub times: Option<u32>,
 }

@@ -19,15 +19,15 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("datagrams.toml", include_str!("../scenarios/datagrams.toml")),
 ];
 
-/// What is wrong with a file of scenarios.
+/// Error in a file of scenarios.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{file}: {}{text}", scenario.as_ref().map_or(String::new(), |name| format!("scenario `{name}`: ")))]
 pub struct ScenarioError {
-    /// Which file.
+    /// Name of the file.
     pub file: String,
-    /// Which scenario of it.
+    /// Name of the scenario.
     pub scenario: Option<String>,
-    /// Which field, what is wrong with it, and what would not be.
+    /// Field, error in it, and values that are possible.
     pub text: String,
 }
 
@@ -126,7 +126,7 @@ expect.memory = ["responder.small 0..8 = requester 0"]
         assert_eq!(all[3].size, 1024);
     }
 
-    /// What is replaced in [`GOOD`], with what, and what the error says.
+    /// Replacements in [`GOOD`], each with the error that it causes.
     const WRONG: &[(&str, &str, &str)] = &[
         (
             "buffer = \"small\"",

@@ -1,4 +1,4 @@
-//! What is done: the steps of a side, and the faults of the wire.
+//! Steps of a side, and faults of the wire.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::super::Side;
 use super::super::expand::Expr;
 use crate::link::fault;
 
-/// What a step does.
+/// Action of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each is the verb that it names")]
@@ -37,7 +37,7 @@ pub enum Action {
     See,
     /// Take the queue pair to another state.
     Modify,
-    /// What the scenario's `op` says.
+    /// The operation that the scenario's `op` names.
     Op,
 }
 
@@ -47,7 +47,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// How a request is posted.
+/// Flag of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each is the flag that it names")]
@@ -63,35 +63,34 @@ pub enum Flag {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// What the requester does.
+    /// Action of the requester.
     pub requester: Option<Action>,
-    /// What the responder does. One of the two is there.
+    /// Action of the responder. A step has one of the two.
     pub responder: Option<Action>,
-    /// Which queue pair, from 0.
+    /// Index of the queue pair, from 0.
     #[serde(default)]
     pub qp: usize,
-    /// How many bytes: `size` if nothing is said, 40 more for a receive of datagrams, 8 for
-    /// atomics.
+    /// Number of bytes: `size` if absent, 40 more for a receive of datagrams, 8 for ATOMICs.
     pub len: Option<Expr>,
     /// The local buffer: `main` if nothing is said.
     pub buffer: Option<String>,
-    /// Where in it.
+    /// Offset in the local buffer.
     pub at: Option<Expr>,
     /// The lengths of several pieces, 16 bytes apart, instead of one of `len`.
     pub sges: Option<Vec<Expr>>,
     /// The buffer or window at the peer: `main` if nothing is said. Of `bind_mw` and `local_inv`,
     /// the window here.
     pub remote: Option<String>,
-    /// Where in it; may lie outside.
+    /// Offset in the remote buffer; may lie outside.
     pub to: Option<Expr>,
-    /// How it is posted.
+    /// Flags of the request.
     #[serde(default)]
     pub flags: Vec<Flag>,
     /// Immediate data.
     pub imm: Option<u32>,
-    /// What `fetch_add` adds, and `compare_swap` puts.
+    /// Value that `fetch_add` adds and `compare_swap` stores.
     pub value: Option<u64>,
-    /// What `compare_swap` expects.
+    /// Value that `compare_swap` expects.
     pub compare: Option<u64>,
     /// A wrong remote key.
     #[serde(default)]
@@ -99,30 +98,30 @@ pub struct Step {
     /// A wrong local key.
     #[serde(default)]
     pub wrong_lkey: bool,
-    /// Another queue key than the peer's.
+    /// Queue key other than the peer's.
     pub qkey: Option<u32>,
     /// A queue pair that the peer does not have.
     #[serde(default)]
     pub wrong_qpn: bool,
-    /// What a window shall allow.
+    /// Access rights of a window.
     pub access: Option<Vec<String>>,
     /// Whether posting it must be refused.
     #[serde(default)]
     pub refused: bool,
-    /// How often it is done.
+    /// Number of repetitions.
     pub times: Option<u32>,
-    /// How many completions `wait` waits for.
+    /// Number of completions that `wait` waits for.
     pub count: Option<u32>,
     /// The packet that `see` waits for: a word of its opcode.
     pub packet: Option<String>,
-    /// How many milliseconds `sleep` takes.
+    /// Duration of `sleep` in milliseconds.
     pub ms: Option<u64>,
-    /// To which state `modify` goes: reset, init, err.
+    /// Target state of `modify`: reset, init, err.
     pub state: Option<String>,
 }
 
 impl Step {
-    /// Who does it, and what.
+    /// Returns the side of the step and its action.
     pub fn who(&self) -> Option<(Side, Action)> {
         match (self.requester, self.responder) {
             (Some(action), None) => Some((Side::Requester, action)),
@@ -132,21 +131,20 @@ impl Step {
     }
 }
 
-/// What the wire does to a packet. All that is said of the packet must be so.
+/// A fault of the wire. It applies to packets that match all conditions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// Who sent it.
+    /// Sender of the packet.
     pub from: Side,
-    /// Its PSN, counted from the first of the requests that it belongs to.
+    /// PSN of the packet, counted from the first of the requests that it belongs to.
     pub psn: Option<u32>,
-    /// What it is: a word of its opcode (`ACKNOWLEDGE`, `READ_RESPONSE`), as `roce decode` prints
-    /// it.
+    /// Part of the packet's opcode (`ACKNOWLEDGE`, `READ_RESPONSE`), as `roce decode` prints it.
     pub packet: Option<String>,
-    /// Which time such a packet passes, from 1; 0 is every time.
+    /// Number of the matching packet, from 1; 0 is every one.
     #[serde(default = "first")]
     pub nth: u32,
-    /// What is done.
+    /// Effect on the packet.
     #[serde(rename = "do")]
     pub deed: Deed,
 }
@@ -155,24 +153,24 @@ const fn first() -> u32 {
     1
 }
 
-/// What is done to a packet.
+/// Effect of a fault on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Deed {
-    /// It is lost.
+    /// The packet is lost.
     Drop,
-    /// It arrives twice.
+    /// The packet arrives twice.
     Duplicate,
-    /// It arrives ten milliseconds later.
+    /// The packet arrives ten milliseconds later.
     Delay,
-    /// It arrives behind the next one.
+    /// The packet arrives behind the next one.
     Swap,
     /// A bit of it changes, so that the ICRC is wrong.
     Corrupt,
 }
 
 impl Deed {
-    /// What the fault injector is told.
+    /// Returns the action of the fault injector.
     pub(in super::super) const fn action(self) -> fault::Action {
         match self {
             Self::Drop => fault::Action::Drop,
@@ -184,5 +182,5 @@ impl Deed {
     }
 }
 
-/// How much later a delayed packet comes.
+/// Delay of a delayed packet.
 const DELAY: Duration = Duration::from_millis(10);

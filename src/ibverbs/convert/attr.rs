@@ -259,7 +259,8 @@ impl From<&DeviceAttr> for ibv_device_attr {
 }
 
 impl ibv_device_attr {
-    /// What the device says of itself, in words. A negative number of anything is none.
+    /// Returns the attributes of the device as [`DeviceAttr`]. A negative number of anything is
+    /// none.
     pub fn to_device_attr(&self) -> DeviceAttr {
         let mut attr = DeviceAttr {
             fw_ver: self.fw_ver.map(|byte| byte.to_ne_bytes()[0]),
@@ -316,7 +317,7 @@ impl From<&PortAttr> for ibv_port_attr {
 }
 
 impl ibv_port_attr {
-    /// What the port says of itself, in words, or `None` if it has an unknown value.
+    /// Returns the attributes of the port as [`PortAttr`], or `None` if one has an unknown value.
     pub fn to_port_attr(&self) -> Option<PortAttr> {
         Some(PortAttr {
             state: PortState::from_code(self.state)?,

@@ -1,4 +1,4 @@
-//! From the numbers of C to the words of [`verbs`](crate::verbs), and back.
+//! Conversions between the structures of C and the types of [`verbs`](crate::verbs).
 //!
 //! What comes from a C program may be anything; each conversion from C checks what it uses, and
 //! only that. What goes to C cannot be wrong. A C library that stands in for `libibverbs` needs one

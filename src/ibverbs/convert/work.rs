@@ -140,7 +140,7 @@ impl ibv_send_wr {
         Ok(SendWr { id: WrId(self.wr_id), data: Data::Gather(sges), flags, target, op })
     }
 
-    /// What it asks for.
+    /// Returns the operation with its parameters.
     ///
     /// # Safety
     ///
@@ -195,7 +195,7 @@ impl ibv_send_wr {
         })
     }
 
-    /// Where it goes.
+    /// Returns the destination.
     ///
     /// # Safety
     ///
@@ -259,7 +259,7 @@ pub struct SendObjects {
 }
 
 impl Default for SendObjects {
-    /// None of them.
+    /// Returns a table without objects.
     fn default() -> Self {
         Self { ah: ptr::null_mut(), mw: ptr::null_mut(), mr: ptr::null_mut() }
     }

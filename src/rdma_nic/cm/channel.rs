@@ -40,7 +40,7 @@ impl EventChannel {
         Ok(channel)
     }
 
-    /// Where it is, for as long as this lives.
+    /// Returns the pointer to the channel, valid as long as `self`.
     pub(super) fn at(&self) -> *mut rdma_event_channel {
         self.at.as_ptr()
     }

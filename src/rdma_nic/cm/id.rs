@@ -24,9 +24,9 @@ use crate::verbs::{AttrMask, Errno, QpAttr, QpState};
 /// A call of `librdmacm` that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallError {
-    /// Which.
+    /// Name of the function.
     pub(crate) call: &'static str,
-    /// Why.
+    /// Error number.
     pub(crate) errno: Errno,
 }
 
@@ -40,7 +40,7 @@ impl CallError {
         io::Error::from_raw_os_error(self.errno.0).kind()
     }
 
-    /// What to do about it, for a channel that cannot be created.
+    /// Returns advice for a channel that cannot be created.
     pub(super) fn hint(self) -> &'static str {
         match self.io_kind() {
             io::ErrorKind::NotFound => "; the kernel's module rdma_ucm is not loaded",
@@ -379,7 +379,7 @@ impl Drop for SystemId {
     }
 }
 
-/// What a function of the library returned.
+/// Converts the result of a function of the library.
 fn done(call: &'static str, code: c_int) -> Result<(), CallError> {
     if code == -1 {
         return Err(CallError { call, errno: last_errno() });

@@ -8,7 +8,7 @@ use super::super::library::{functions, load};
 use super::address::Storage;
 use crate::ibverbs::{ibv_qp_attr, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel};
 
-/// What the library is called, by the name that its first version gave it for good.
+/// File name of the library, with the version of its ABI.
 const NAME: &str = "librdmacm.so.1";
 
 functions! {

@@ -15,7 +15,7 @@ use crate::device::Spec;
 /// perftest's port, and that of the pingpongs.
 pub(crate) const PORT: u16 = 18515;
 
-/// How the two sides find each other.
+/// Addresses and ports by which the two sides find each other.
 #[derive(Debug, Args)]
 pub(crate) struct ReachArgs {
     /// The NIC: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE, or verbs:NAME for a real one
@@ -27,8 +27,8 @@ pub(crate) struct ReachArgs {
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
     pub(crate) port: u16,
 
-    /// Which of the NIC's addresses to use, by index [default: the one that leads to the other
-    /// side, or else the first].
+    /// Index of the NIC's address to use [default: the one that leads to the other side, or else
+    /// the first].
     #[arg(short = 'x', long, value_name = "INDEX")]
     pub(crate) gid_index: Option<u8>,
 }
@@ -72,11 +72,11 @@ impl ValueEnum for Connection {
 /// A test, with perftest's options.
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
-    /// What to measure.
+    /// Quantity to measure.
     #[arg(value_enum, value_name = "bw|lat")]
     metric: Metric,
 
-    /// Where a server (roce serve) runs.
+    /// Host on which a server (roce serve) runs.
     #[arg(value_name = "HOST")]
     pub(crate) host: String,
 
@@ -92,7 +92,7 @@ pub(crate) struct TestArgs {
     #[arg(short = 'a', long)]
     all: bool,
 
-    /// How many messages, on each queue pair, 1 to 2^40 [default: 5000 for bw, 1000 for lat].
+    /// Number of messages on each queue pair, 1 to 2^40 [default: 5000 for bw, 1000 for lat].
     #[arg(short = 'n', long, value_name = "COUNT", conflicts_with = "duration")]
     iters: Option<u64>,
 
@@ -100,7 +100,7 @@ pub(crate) struct TestArgs {
     #[arg(short = 'D', long, value_name = "SECONDS")]
     duration: Option<u64>,
 
-    /// How many queue pairs, 1 to 1024.
+    /// Number of queue pairs, 1 to 1024.
     #[arg(short = 'q', long = "qp", value_name = "COUNT", default_value_t = 1)]
     qps: u32,
 
@@ -109,7 +109,7 @@ pub(crate) struct TestArgs {
     #[arg(short = 'm', long, value_name = "BYTES", value_parser = parse_mtu)]
     pub(crate) mtu: Option<Mtu>,
 
-    /// How many messages of a queue pair may be in flight, 1 to 8192.
+    /// Maximum number of messages in flight of a queue pair, 1 to 8192.
     #[arg(short = 't', long, value_name = "COUNT", default_value_t = 128)]
     tx_depth: u32,
 
@@ -150,7 +150,7 @@ pub(crate) struct TestArgs {
     #[arg(short = 'R', long = "rdma-cm", alias = "rdma_cm", conflicts_with = "mtu")]
     rdma_cm: bool,
 
-    /// For perftest's sake: nothing here minds the processor's frequency.
+    /// Ignored, accepted for compatibility with perftest: the processor's frequency is not used.
     #[arg(short = 'F', hide = true)]
     _frequency: bool,
 }
@@ -170,7 +170,7 @@ impl TestArgs {
         started.with_context(|| format!("-R: {} has no connection manager", nic.name()))
     }
 
-    /// What is to be measured with a NIC.
+    /// Returns the plan of a measurement with a NIC.
     pub(crate) fn plan(&self, op: Op, nic: &dyn Device) -> anyhow::Result<Plan> {
         let most = nic.query_port()?.active_mtu;
         let mtu = self.mtu.unwrap_or(most);
@@ -240,7 +240,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u32, String> {
     u32::try_from(size).map_err(|_| format!("at most {SIZE_MAX}"))
 }
 
-/// The same, of more than a message.
+/// Parses a number of bytes that may exceed the length of a message.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let (digits, shift) = match text.as_bytes().last().map(u8::to_ascii_lowercase) {
         Some(b'k') => (text.get(..text.len() - 1), 10),

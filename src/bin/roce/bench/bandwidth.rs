@@ -1,4 +1,4 @@
-//! As many messages as can be in flight at once.
+//! Bandwidth: as many messages in flight as the plan allows.
 
 use std::time::{Duration, Instant};
 
@@ -11,21 +11,21 @@ use super::session::Traffic;
 use super::side::{Side, is_receive};
 use super::watch::{Watch, now};
 
-/// How many completions are seen at once.
+/// Maximum number of completions of one poll.
 const POLL: usize = 64;
 
 /// The most messages between two that are signaled.
 const GROUP_MAX: u32 = 64;
 
-/// How long a piece of a run is, of which the fastest is the peak.
+/// Length of a slice of a run; the fastest slice is the peak.
 const SLICE: Duration = Duration::from_millis(10);
 
-/// How long messages may still be on their way after their sender is done. Those of a reliable
+/// Time for which messages may still be in flight after their sender is done. Those of a reliable
 /// connection have been acknowledged, and only wait to be taken.
 const LINGER: Duration = Duration::from_millis(300);
 const LINGER_RELIABLE: Duration = Duration::from_secs(10);
 
-/// What a side did and saw.
+/// Result of a side.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) own: Done,
@@ -33,7 +33,7 @@ pub(crate) struct Outcome {
     pub(crate) seen: Seen,
 }
 
-/// How far a queue pair is.
+/// Progress of a queue pair.
 #[derive(Clone, Copy, Default)]
 struct Flow {
     posted: u64,
@@ -95,11 +95,11 @@ struct Run<'a> {
     sending: Sending<'a>,
     received: u64,
     wrong: u64,
-    /// When anything last completed.
+    /// Time of the last completion.
     last: Instant,
-    /// When a message last arrived.
+    /// Time at which the last message arrived.
     last_received: Instant,
-    /// What the peer was told at the end.
+    /// Final message to the peer.
     told: Option<Done>,
     /// Whether only the NIC's counters tell that messages arrive: of unreliable writes.
     is_counting: bool,
@@ -212,17 +212,17 @@ fn caught_up(
     Ok(false)
 }
 
-/// What is being sent.
+/// State of the sending half.
 struct Sending<'a> {
     groups: &'a [Vec<SendWr<'a>>],
     flows: Vec<Flow>,
     /// Queue pairs that may have room for another group.
     ready: Vec<usize>,
-    /// How many messages each queue pair sends.
+    /// Number of messages that each queue pair sends.
     quota: u64,
-    /// How many may be in flight.
+    /// Maximum number of messages in flight.
     depth: u64,
-    /// How many completed, on all.
+    /// Number of completed messages of all queue pairs.
     completed: u64,
     pace: Pace,
 }
@@ -268,7 +268,7 @@ impl Sending<'_> {
     }
 }
 
-/// How fast it goes, and went when it was fastest.
+/// Average and peak rate.
 struct Pace {
     started: Instant,
     slice: Instant,

@@ -10,7 +10,7 @@ use roce::verbs::QpHandle;
 
 use super::control::meeting::Meeting;
 
-/// How long one queue pair may take to connect.
+/// Maximum time of connecting one queue pair.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 
 #[expect(clippy::disallowed_methods, reason = "how long a client may take is real time")]
@@ -32,7 +32,7 @@ pub(crate) fn connect(
     connected.with_context(|| format!("-R: queue pair {q} does not connect to {server}"))
 }
 
-/// Where a server waits for the queue pairs of one client.
+/// Listener of a server for the queue pairs of one client.
 pub(crate) struct Waiting {
     listener: Listener,
     meeting: Meeting,
@@ -50,7 +50,7 @@ impl Waiting {
         Ok(Self { listener, meeting: Meeting { port, key } })
     }
 
-    /// What the client is told.
+    /// Returns the address of the listener, for the client.
     pub(crate) fn meeting(&self) -> Meeting {
         self.meeting
     }

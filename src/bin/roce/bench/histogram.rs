@@ -1,4 +1,4 @@
-//! How often each latency was measured, in ranges that grow with it.
+//! Histogram of latencies, in ranges that grow with them.
 
 /// Ranges for every doubling of the time: each is an eighth of it wide, or less.
 const PER_OCTAVE_BITS: u32 = 3;
@@ -14,7 +14,7 @@ impl Default for Histogram {
     }
 }
 
-/// How many times were in a range.
+/// Number of measurements in a range.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Bucket {
     /// The first time of the range, in microseconds.

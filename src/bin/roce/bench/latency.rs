@@ -12,14 +12,14 @@ use super::histogram::{Bucket, Histogram};
 use super::side::{Side, is_receive};
 use super::watch::{Watch, now};
 
-/// How long an answer may take before its message, or it, is lost.
+/// Time after which an unanswered message counts as lost.
 const LOST: Duration = Duration::from_secs(5);
 
-/// How many times are kept at the most. Of a longer run every second one is kept, or every fourth,
-/// and so on.
+/// Maximum number of samples that are kept. Of a longer run every second one is kept, or every
+/// fourth, and so on.
 const KEPT_MAX: usize = 1 << 22;
 
-/// How long messages took.
+/// Samples of latencies.
 pub(crate) struct Samples {
     nanos: Vec<u64>,
     /// One of so many is kept.
@@ -70,7 +70,7 @@ impl Samples {
         self.stride *= 2;
     }
 
-    /// What they say. `share` of a round trip is what a message took.
+    /// Summarizes the samples. `share` of a round trip is what a message took.
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a run")]
     pub(crate) fn summary(mut self, share: f64) -> Summary {
         self.nanos.sort_unstable();
@@ -97,7 +97,7 @@ impl Samples {
     }
 }
 
-/// How long messages took, in microseconds.
+/// Summary of latencies, in microseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) count: u64,
@@ -109,11 +109,11 @@ pub(crate) struct Summary {
     pub(crate) deviation: f64,
     pub(crate) p99: f64,
     pub(crate) p999: f64,
-    /// How many messages took how long, for every range of times in which there was one.
+    /// Number of messages for every range of latencies that is not empty.
     pub(crate) histogram: Vec<Bucket>,
 }
 
-/// What part of what is measured a message takes: of a message and its answer it is half.
+/// Returns the share of a measured time that one message takes: half, of a message and its answer.
 pub(crate) fn share(op: Op) -> f64 {
     match op {
         Op::Send | Op::Write => 0.5,
@@ -191,7 +191,7 @@ struct Talk<'a> {
     op: Op,
     received: u64,
     wrong: u64,
-    /// How many messages left, and how many came, for those that are counted in their last byte.
+    /// Number of messages that were sent, for those that are counted in their last byte.
     said: u8,
     last: u8,
     /// Messages that have not completed.

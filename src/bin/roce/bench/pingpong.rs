@@ -23,10 +23,10 @@ use super::path::{check_addresses, check_responder, is_this_host};
 use super::side::failure;
 use super::watch::now;
 
-/// How long nothing may come before a client takes a message for lost.
+/// Time without a message after which a client takes one for lost.
 const LOST: Duration = Duration::from_secs(5);
 
-/// What both users have to agree upon.
+/// Options that must be equal on both sides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     pub(crate) connection: Connection,
@@ -102,7 +102,7 @@ impl Player {
         posted.context("cannot post a receive")
     }
 
-    /// What lies before a message that was received.
+    /// Returns the length of the GRH before a received message.
     fn grh(&self) -> u32 {
         if self.options.connection == Connection::Ud { GRH_BYTES } else { 0 }
     }
@@ -167,7 +167,7 @@ impl Player {
     }
 }
 
-/// What a pingpong came to.
+/// Result of a pingpong.
 #[derive(Clone, Debug)]
 pub(crate) struct Played {
     pub(crate) own: Endpoint,
@@ -220,12 +220,12 @@ pub(crate) fn client(
     Ok(Played { own, peer, rounds, time })
 }
 
-/// How long a client is served.
+/// Limits of serving a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServerLimits {
-    /// How long nothing may come before the pingpong is over.
+    /// Maximum time without a message.
     pub(crate) idle: Duration,
-    /// How long it may take.
+    /// Maximum time in all.
     pub(crate) in_all: Duration,
 }
 

@@ -20,7 +20,7 @@ use crate::output;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct PingpongArgs {
-    /// Where the other side runs.
+    /// Host of the other side.
     #[arg(value_name = "HOST")]
     host: String,
 
@@ -43,11 +43,11 @@ pub(crate) struct PingpongArgs {
     #[arg(short = 'm', long, value_name = "BYTES", value_parser = parse_mtu, default_value = "1024")]
     mtu: Mtu,
 
-    /// How many receives to post, 1 to 4096.
+    /// Number of receives to post, 1 to 4096.
     #[arg(short = 'r', long, value_name = "COUNT", default_value_t = 500)]
     rx_depth: u32,
 
-    /// How many messages.
+    /// Number of messages.
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 1000)]
     iters: u64,
 }

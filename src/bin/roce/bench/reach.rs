@@ -23,10 +23,10 @@ pub(crate) struct Reached {
     pub(crate) gid_index: u8,
 }
 
-/// Which address families the NIC and the TCP connection may have.
+/// Address families that the NIC and the TCP connection may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
-    /// The same.
+    /// Equal families.
     Same,
     /// Any.
     Any,

@@ -12,7 +12,7 @@ use super::histogram::Bucket;
 use super::latency;
 use super::session::{Arrived, Counts, RETRIES, Setting, Step};
 
-/// What bandwidth is counted in.
+/// Unit of bandwidth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// 2^20 bytes a second, which perftest calls MB.
@@ -124,7 +124,7 @@ pub(crate) fn row(plan: &Plan, step: &Step, unit: Unit) -> String {
     line
 }
 
-/// How often each latency was measured, a line for each range of times.
+/// Returns the histogram of latencies, a line for each range.
 pub(crate) fn histogram(buckets: &[Bucket]) -> String {
     const WIDTH: u64 = 40;
     let (all, most) = buckets
@@ -152,7 +152,7 @@ fn percent(part: u64, all: u64) -> f64 {
     part as f64 * 100.0 / all.max(1) as f64
 }
 
-/// What should be known about a step besides its numbers.
+/// Returns the remark on a step, if its numbers do not say everything.
 pub(crate) fn remark(plan: &Plan, step: &Step) -> Option<String> {
     let wrong = step.wrong();
     let sent = step.outcome.own.messages + step.outcome.peer.messages;
@@ -174,7 +174,7 @@ pub(crate) fn remark(plan: &Plan, step: &Step) -> Option<String> {
     (!remarks.is_empty()).then(|| format!("{} bytes: {}", step.size, remarks.join(", ")))
 }
 
-/// What should be known about a whole run: retransmissions and drops.
+/// Returns the remark on a whole run: retransmissions and drops.
 pub(crate) fn remark_on_counts(counts: &Counts) -> Option<String> {
     let sides = [("here", &counts.own), ("at the server", &counts.peer)];
     let mut remarks = Vec::new();
@@ -191,7 +191,7 @@ fn is_trouble(name: &str) -> bool {
     name == RETRIES || name.contains("drop") || name.contains("bad_icrc")
 }
 
-/// How a run ended.
+/// End of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// All was measured.
@@ -202,7 +202,7 @@ pub(crate) enum End {
     Failed(String),
 }
 
-/// Everything as one JSON object. A run that did not end has no counters of the peer.
+/// Returns the report as one JSON object. A run that did not end has no counters of the peer.
 pub(crate) fn to_json(
     setting: &Setting,
     steps: &[Step],
@@ -301,7 +301,7 @@ struct Latency {
     t_stdev_us: f64,
     t_p99_us: f64,
     t_p99_9_us: f64,
-    /// From, to, and how many.
+    /// Ranges: start, end, and number of messages.
     histogram_us: Vec<(f64, f64, u64)>,
 }
 

@@ -23,12 +23,12 @@ use super::path;
 use super::side::Side;
 use super::watch::Watch;
 
-/// What was measured with one size.
+/// Result of a measurement with one size.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) size: u32,
     pub(crate) outcome: Outcome,
-    /// What the peer saw of the messages from here, if it told before it was gone.
+    /// The peer's count of the messages from here, if it sent it before it was gone.
     pub(crate) peer_saw: Option<Seen>,
     /// Packets that the NIC here sent, if it counts them.
     pub(crate) packets_sent: Option<u64>,
@@ -39,17 +39,18 @@ pub(crate) struct Step {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Arrived {
     pub(crate) messages: u64,
-    /// How long that took the receiver.
+    /// Time that the receiver took.
     pub(crate) nanos: u64,
 }
 
 impl Step {
-    /// How many messages have another content than was sent.
+    /// Returns the number of messages with wrong contents.
     pub(crate) fn wrong(&self) -> u64 {
         self.outcome.seen.wrong + self.peer_saw.map_or(0, |saw| saw.wrong)
     }
 
-    /// What arrived of the messages from here and of those from the peer, if that is known.
+    /// Returns the messages that arrived, those from here and those from the peer, if that is
+    /// known.
     pub(crate) fn arrived(&self, plan: &Plan) -> [Option<Arrived>; 2] {
         let Outcome { own, peer, seen } = self.outcome;
         let arrived = |sent: messages::Done, saw: Option<Seen>, packets: Option<u64>| {
@@ -71,7 +72,7 @@ impl Step {
         [arrived(own, self.peer_saw, self.packets_sent), arrived(peer, Some(seen), None)]
     }
 
-    /// How many messages were sent and did not arrive, both ways, if that is known.
+    /// Returns the number of messages that were lost, both ways, if that is known.
     pub(crate) fn lost(&self, plan: &Plan) -> Option<u64> {
         if plan.metric == Metric::Lat {
             return Some(0);
@@ -94,7 +95,7 @@ fn share(messages: u64, came: u64, left: u64) -> u64 {
     u64::try_from(part).unwrap_or(messages)
 }
 
-/// What a run was, besides its steps.
+/// Plan, device and addresses of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub(crate) plan: Plan,
@@ -103,24 +104,24 @@ pub(crate) struct Setting {
     pub(crate) peer_gid: Gid,
 }
 
-/// What both NICs counted during a run.
+/// Counters of both NICs during a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) own: Counted,
     pub(crate) peer: Counted,
 }
 
-/// Who wants to know what goes on.
+/// Observer of a run.
 pub(crate) trait Audience {
     /// Both sides have met.
     fn begin(&mut self, setting: &Setting) -> anyhow::Result<()>;
-    /// Something is measured from now on.
+    /// Called when a measurement begins.
     fn bar(&mut self, plan: &Plan, size: u32) -> ProgressBar;
-    /// It has been measured.
+    /// Called when a measurement has ended.
     fn step(&mut self, plan: &Plan, step: &Step) -> anyhow::Result<()>;
 }
 
-/// What a client knows and a server need not.
+/// Options of a client that its server need not know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientOptions<'a> {
     pub(crate) protocol: Protocol,
@@ -217,7 +218,7 @@ pub(crate) fn server(
     server_with(nic, control, plan, peer, options, |_| {})
 }
 
-/// What a server knows of a client besides its plan.
+/// Options of a server besides the client's plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServerOptions<'a> {
     pub(crate) gid_index: u8,
@@ -229,8 +230,7 @@ pub(crate) struct ServerOptions<'a> {
     pub(crate) manager: Option<&'a ConnectionManager>,
 }
 
-/// The same, and `meddle` may do something with the memory of this side before anything is
-/// measured.
+/// Serves a client; `meddle` may change the memory of this side before anything is measured.
 pub(crate) fn server_with(
     nic: &Nic,
     control: &mut Control,
@@ -346,8 +346,7 @@ fn fill(
     Ok(())
 }
 
-/// What the NIC of a side counted of unreliable messages: the only trace that a write leaves at its
-/// receiver.
+/// Counters of a NIC for unreliable messages: the only trace that a WRITE leaves at its receiver.
 pub(crate) struct Traffic {
     sent: u64,
     pub(crate) received: u64,
@@ -374,7 +373,7 @@ fn counted(nic: &dyn Device) -> Counted {
     nic.statistics().into_iter().collect()
 }
 
-/// What was counted since, as far as there was any, and always the number of retransmissions.
+/// Returns the counters that changed since, and always the number of retransmissions.
 fn since(before: &Counted, after: Counted) -> Counted {
     let grown = after.into_iter().map(|(name, count)| {
         let was = before.iter().find(|(other, _)| *other == name).map_or(0, |(_, was)| *was);

@@ -23,8 +23,8 @@ pub(crate) struct Side {
     plan: Plan,
     gid_index: u8,
     layout: Layout,
-    /// Those of queue pairs that the connection manager connected. They end before the queue pairs
-    /// are destroyed.
+    /// Connections of queue pairs that the connection manager connected. They end before the queue
+    /// pairs are destroyed.
     connections: Vec<roce::connect::Connection>,
     pd: Pd,
     cq: Cq,
@@ -34,9 +34,9 @@ pub(crate) struct Side {
     region: Region,
     peer: Option<Reach>,
     ways: Vec<Ah>,
-    /// What every message holds.
+    /// Contents of every message.
     pattern: Vec<u8>,
-    /// Where messages are looked at.
+    /// Buffer in which messages are compared.
     scratch: Vec<u8>,
 }
 
@@ -101,7 +101,7 @@ impl Side {
         self.plan.check()
     }
 
-    /// How the peer reaches it.
+    /// Returns the numbers, address and key that the peer needs.
     pub(crate) fn reach(&self) -> Reach {
         Reach {
             qps: self.own.clone(),
@@ -168,7 +168,7 @@ impl Side {
         Ok(())
     }
 
-    /// Where the slot of a receive begins.
+    /// Returns the offset of the slot of a receive.
     fn slot(&self, q: usize, receive: usize) -> usize {
         let at = (q * self.layout.receives_per_qp + receive) % self.layout.slot_count.max(1);
         self.layout.slots + at * self.layout.stride
@@ -218,7 +218,7 @@ impl Side {
         Ok(SendWr { target, ..SendWr::new(WrId(q as u64), op, Data::Gather(sges)) })
     }
 
-    /// The same, so many times, of which the last is signaled.
+    /// Returns work requests of a group of messages, of which the last is signaled.
     pub(crate) fn group<'s>(
         &self,
         q: usize,
@@ -302,8 +302,8 @@ impl Side {
         (self.layout.counters + q * ATOMIC_SIZE as usize) as u64
     }
 
-    /// How many things are wrong in memory, now that `sent` messages have left here and `came` have
-    /// come, whose last byte may be `varied`.
+    /// Returns the number of errors in memory after `sent` messages were sent and `came` arrived,
+    /// whose last byte may be `varied`.
     pub(crate) fn mistakes(
         &mut self,
         size: u32,
@@ -362,8 +362,8 @@ pub(crate) fn is_receive(wc: &Wc) -> bool {
     wc.id.0 & RECEIVE != 0
 }
 
-/// What messages hold: bytes that differ from their neighbours, and from those of a page or a
-/// packet before.
+/// Returns the contents of messages: bytes that differ from their neighbors, and from those of a
+/// page or a packet before.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| at.wrapping_mul(0x9e37_79b1).to_le_bytes()[2] | 1).collect()
 }

@@ -1,4 +1,4 @@
-//! What goes on beside the traffic: the peer on its TCP connection, the progress bar, the clock.
+//! Events beside the traffic: the peer on its TCP connection, the progress bar, the clock.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,22 +10,22 @@ use super::control::Control;
 use super::control::messages::{Done, News};
 use super::control::plan::Extent;
 
-/// How often to look at anything but the traffic.
+/// Interval at which anything but the traffic is checked.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// How often to tell the peer that one is still there.
+/// Interval of keep-alive messages to the peer.
 const ALIVE: Duration = Duration::from_secs(1);
 
-/// How long a peer may be silent.
+/// Time without a message after which the peer counts as gone.
 const SILENCE: Duration = Duration::from_secs(15);
 
-/// How long messages in flight may take to complete once the run is to stop.
+/// Time in which messages in flight must complete once the run is to stop.
 const STOP_WAIT: Duration = Duration::from_secs(1);
 
-/// How long the peer may take to finish once the run is to stop.
+/// Time in which the peer must finish once the run is to stop.
 const PEER_STOP_WAIT: Duration = Duration::from_secs(3);
 
-/// How many polls in vain it takes to let others have the processor.
+/// Number of empty polls after which the thread yields the processor.
 const POLLS_IN_VAIN: u32 = 64;
 
 /// The time.
@@ -46,9 +46,9 @@ pub(crate) struct Watch<'a> {
     in_vain: u32,
     /// Set by Ctrl-C.
     interrupt: &'a AtomicBool,
-    /// Since when this run is to stop early.
+    /// Time at which the run was told to stop early.
     stopping: Option<Instant>,
-    /// What the peer said when it was done.
+    /// The peer's final message.
     pub(crate) peer: Option<Done>,
 }
 
@@ -77,17 +77,17 @@ impl<'a> Watch<'a> {
         })
     }
 
-    /// When the run began.
+    /// Returns the time at which the run began.
     pub(crate) fn started(&self) -> Instant {
         self.started
     }
 
-    /// When the peer was last heard.
+    /// Returns the time of the last message from the peer.
     pub(crate) fn heard(&self) -> Instant {
         self.heard
     }
 
-    /// Something was done.
+    /// Resets the number of empty polls.
     #[inline]
     pub(crate) fn progressed(&mut self) {
         self.in_vain = 0;

@@ -148,7 +148,7 @@ struct RunArgs {
     #[arg(short = 'v', long)]
     verbose: bool,
 
-    /// When to use colors.
+    /// Use of colors.
     #[arg(long, alias = "colour", value_enum, value_name = "WHEN", default_value_t)]
     color: Color,
 }
@@ -194,8 +194,8 @@ struct ServeArgs {
     #[arg(long, value_name = "INNER,OUTER")]
     wire: Option<Bumped>,
 
-    /// Also offer queue pairs and memory to roce replay --to --host, as roce serve --offer does, on
-    /// this TCP port. What it sends is seen by scenarios that run at the same time.
+    /// Offer queue pairs and memory to roce replay --to --host as well, as roce serve --offer does,
+    /// on this TCP port. What it sends is seen by scenarios that run at the same time.
     #[arg(
         long,
         value_name = "PORT",
@@ -213,7 +213,7 @@ struct ServeArgs {
 /// The TCP port of roce conform serve, unless told otherwise.
 const PORT: u16 = 18516;
 
-/// Whom the device here plays.
+/// Role of the device here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Role {
     /// Requester.

@@ -74,7 +74,7 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode> {
 /// The exit status of what Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
-/// What happens while scenarios are run.
+/// Event of a run of scenarios.
 enum Event {
     /// An instance was begun.
     Begun(String),
@@ -82,20 +82,20 @@ enum Event {
     Found(Box<Finding>),
     /// All instances were run with the device in one role: what is known and was not found.
     Played(Vec<(String, String)>),
-    /// There is nothing more to run, or nothing more can be run.
+    /// The run has ended, or cannot continue.
     Ended(Result<()>),
     /// Ctrl-C.
     Interrupted,
 }
 
-/// How a run ended.
+/// Result of a run.
 #[derive(Default)]
 struct Ended {
     findings: Vec<Finding>,
     gone: Vec<(String, String)>,
-    /// How many findings are of the first role, to be recorded.
+    /// Number of findings of the first role, to be recorded.
     recorded: Option<usize>,
-    /// Why it ended early, and with which status.
+    /// Reason for which it ended early, and the exit status.
     stopped: Option<(String, ExitCode)>,
 }
 
@@ -168,7 +168,7 @@ fn list(instances: &[Instance], out: &mut impl Write) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Who judges when the device here plays a side.
+/// Returns the judge for the device's role.
 fn judge(args: &RunArgs, plays: Side) -> Result<Judge> {
     let pair = pair(args)?;
     let reference = match &args.reference {
@@ -237,7 +237,7 @@ fn connect(host: &str, port: u16, from: Option<IpAddr>) -> io::Result<TcpStream>
     Err(last)
 }
 
-/// What came of it with the device in its first role, for others to be compared with.
+/// Returns the outcomes with the device in its first role, for others to be compared with.
 fn recorded(ended: &Ended) -> Record {
     let findings = &ended.findings;
     let count = ended.recorded.unwrap_or(findings.len());

@@ -114,7 +114,7 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) strict: bool,
 
-    /// When to use colors.
+    /// Use of colors.
     #[arg(long, alias = "colour", value_enum, value_name = "WHEN", default_value_t)]
     pub(super) color: Color,
 

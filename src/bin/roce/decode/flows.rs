@@ -1,4 +1,5 @@
-//! What only the whole capture tells of a packet: its connection, and why it was retransmitted.
+//! Facts about a packet that only the whole capture shows: its connection, and the cause of its
+//! retransmission.
 
 use anyhow::{Result, bail};
 use roce::analysis::{
@@ -73,7 +74,7 @@ fn handle(analysis: &mut Analysis, packet: &Context<'_>) -> Option<PacketNote> {
     told.note
 }
 
-/// What is told of one packet.
+/// Connection and note of one packet.
 struct Told {
     packet: (u64, u16),
     note: Option<PacketNote>,

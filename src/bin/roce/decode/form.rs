@@ -1,4 +1,4 @@
-//! What is printed of a packet, or of all of them.
+//! Forms of output, for a packet and for all of them.
 
 use anyhow::bail;
 use roce::decode::{
@@ -7,7 +7,7 @@ use roce::decode::{
 
 use super::args::{Args, find_field};
 
-/// What is printed of a packet.
+/// Form of output for a packet.
 pub(super) enum Form {
     Line(LineStyle),
     Tree,
@@ -69,7 +69,7 @@ impl Form {
         out.push('\n');
     }
 
-    /// What is printed after the last packet.
+    /// Returns the text after the last packet.
     pub(super) fn finish(&self, summary: &Summary) -> serde_json::Result<String> {
         Ok(match self {
             Self::Summary(Object::Yes) => serde_json::to_string(summary)? + "\n",

@@ -15,23 +15,23 @@ use crate::input::{Inputs, Problems};
 use crate::interrupt;
 use crate::progress::{PROGRESS_STEP, progress_bar};
 
-/// What failed when output cannot be written.
+/// Context of errors of writing output.
 const OUTPUT: &str = "cannot write to standard output";
 
 /// A run of the subcommand over its files.
 pub(super) struct Run<W> {
     show: Show,
-    /// What is known of connections, where it is asked for.
+    /// Facts about connections, where they are asked for.
     flows: Option<Flows>,
     /// The port of RoCEv2.
     port: u16,
     threads: usize,
-    /// How many packets may still be shown.
+    /// Number of packets that may still be shown.
     left: u64,
     /// Whether each packet is flushed.
     flush: bool,
     out: W,
-    /// What was made of the packets so far, but for the text that is written already.
+    /// Results of the packets so far, without the text that is written already.
     all: Shown,
 }
 
@@ -151,7 +151,7 @@ impl<W: Write + Send> Run<W> {
     }
 }
 
-/// Why a run ends before its input does.
+/// Reason for which a run ends before its input does.
 pub(super) enum End {
     /// All packets that were asked for are shown.
     Full,

@@ -1,4 +1,4 @@
-//! From a record to what is shown of it: the part of the work that needs nothing but the record, on
+//! Conversion of a record to its output: the part of the work that needs nothing but the record, on
 //! any thread.
 
 use roce::capture::Record;
@@ -9,7 +9,7 @@ use super::flows::{self, Flows};
 use super::form::Form;
 use crate::links::UnknownLinks;
 
-/// What is shown of which packets.
+/// Filter and form of output.
 pub(super) struct Show {
     pub(super) form: Form,
     filter: Option<Filter>,
@@ -19,14 +19,14 @@ pub(super) struct Show {
     pub(super) needs_flows: bool,
 }
 
-/// What was made of some packets.
+/// Output for some packets.
 #[derive(Default)]
 pub(super) struct Shown {
-    /// How many packets passed the filter.
+    /// Number of packets that passed the filter.
     pub(super) packets: u64,
-    /// Their text.
+    /// Text.
     pub(super) text: String,
-    /// Their summary, if that is asked for.
+    /// Summary, if it is asked for.
     pub(super) summary: Box<Summary>,
     /// Frames, passed or not, that could not be decoded.
     pub(super) unknown: UnknownLinks,
@@ -56,7 +56,7 @@ impl Show {
         self.take_known(decoder, record, shown, &mut None, limit);
     }
 
-    /// The same with what is known of connections.
+    /// Converts a record, with facts about its connection.
     #[inline]
     pub(super) fn take_known(
         &self,

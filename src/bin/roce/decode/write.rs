@@ -18,7 +18,7 @@ use crate::output::{counted, say};
 use crate::progress::{PROGRESS_STEP, progress_bar};
 use crate::{interrupt, outfile, output};
 
-/// How much is written at once.
+/// Number of bytes that are written at once.
 const PIECE: usize = 256 << 10;
 
 /// Checks that OUT may be written, before the captures are read.
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args, out: &Path, inputs: &mut Inputs) -> Result<()> {
     }
 }
 
-/// Where the capture goes.
+/// Destination of the capture.
 enum Sink {
     /// A file that is replaced when the capture is complete: the captures that are read have an
     /// end.

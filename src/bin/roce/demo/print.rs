@@ -1,4 +1,4 @@
-//! What the demo prints.
+//! Output of the demo.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use roce::verbs::{Data, RecvWr, SendOp, SendWr, Sge, Target, Wc};
 
 use super::stage::Stage;
 
-/// Who is there.
+/// Introduces the two NICs.
 pub(super) fn introduce(stage: &Stage, out: &mut dyn Write) -> Result<()> {
     writeln!(out, "Two soft NICs on loopback, over ordinary UDP sockets, port 4791.")?;
     for side in [&stage.a, &stage.b] {

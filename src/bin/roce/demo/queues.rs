@@ -17,10 +17,10 @@ const MESSAGE_BYTES: usize = 64;
 const DEPTH: usize = 256;
 /// Work requests per doorbell where the batch is not what varies.
 const BATCH: usize = 16;
-/// How long one row may take.
+/// Maximum time of one row.
 const ROW_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How a program uses its queues.
+/// Use of the queues by a program.
 #[derive(Clone, Copy, Debug)]
 struct Usage {
     /// Maximum number of work requests in flight: the depth of the send queue.
@@ -31,7 +31,7 @@ struct Usage {
     signal_every: usize,
 }
 
-/// What was counted while messages were written.
+/// Counters of a run of messages.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     elapsed: Duration,

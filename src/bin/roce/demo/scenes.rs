@@ -1,4 +1,4 @@
-//! What the demo plays.
+//! Scenes of the demo.
 
 use anyhow::{Context as _, Result, ensure};
 use roce::engine::Counter;

@@ -1,4 +1,4 @@
-//! Where the demo plays: two NICs on one wire, and a tap on it.
+//! Stage of the demo: two NICs on one wire, and a tap on it.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,10 +20,10 @@ use roce::wire::{Bits, Frame, LinkType, Network, ROCE_PORT};
 
 use super::print;
 
-/// How long a completion may take before the demo gives up.
+/// Time after which the demo gives up waiting for a completion.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What each side registers: every right that a peer can have.
+/// Access rights that each side registers: every right that a peer can have.
 pub(super) const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
@@ -83,7 +83,7 @@ impl Stage {
         Ok(Self { tap, a: Side::new('A', a, left)?, b: Side::new('B', b, right)?, wire })
     }
 
-    /// Everything that passed the wire until now, as a pcapng. Nothing is captured from here on.
+    /// Returns all packets of the wire until now, as a pcapng. Nothing is captured from here on.
     pub(super) fn capture(&self) -> Vec<u8> {
         self.tap.close();
         self.wire.bytes()
@@ -123,7 +123,7 @@ fn open(address: Ipv4Addr) -> Result<Link, OpenError> {
     udp::open(&udp::Options::new(IpAddr::V4(address)))
 }
 
-/// How many packets a capture holds.
+/// Returns the number of packets of a capture.
 fn count(capture: &[u8]) -> Result<usize> {
     let mut reader = Reader::new(capture)?;
     let mut count = 0;
@@ -156,17 +156,18 @@ impl Side {
 /// A scene that is being played.
 pub(super) struct Play<'s> {
     pub(super) stage: &'s Stage,
-    /// How many packets were shown.
+    /// Number of packets that were shown.
     seen: usize,
     out: &'s mut dyn Write,
 }
 
-/// How the demo's queue pairs are connected: small packets, so that messages have several.
+/// Returns the attributes by which the demo's queue pairs are connected: small packets, so that
+/// messages have several.
 pub(super) fn manner() -> Connect {
     Connect::default().mtu(Mtu::M1024).access(ALL).min_rnr_timer(RnrTimer(Bits::low(18)))
 }
 
-/// The same with short timeouts: three retransmissions, four milliseconds apart.
+/// Returns these attributes with short timeouts: three retransmissions, four milliseconds apart.
 pub(super) fn impatient() -> Connect {
     let (timeout, retry_cnt) = (AckTimeout(Bits::low(10)), RetryCount(Bits::low(3)));
     manner().timeout(timeout).retry_cnt(retry_cnt)

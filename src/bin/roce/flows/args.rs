@@ -49,7 +49,7 @@ pub(crate) struct Args {
     #[arg(short = 'q', long = "connection", value_name = "QP|ADDRESS|#N")]
     pub(super) select: Option<Selector>,
 
-    /// In a ladder, show every packet instead of folding runs of equal ones.
+    /// Show every packet of a ladder instead of folding runs of equal ones.
     #[arg(long, requires = "select")]
     pub(super) full: bool,
 
@@ -71,8 +71,8 @@ pub(crate) struct Args {
     #[arg(short = 'Y', long, value_name = "EXPR")]
     pub(super) filter: Option<String>,
 
-    /// From when on something is a finding; can be given several times. Names: stall, loss-share,
-    /// cnps-per-1000-marks, delay.
+    /// Value from which on something is a finding; can be given several times. Names: stall,
+    /// loss-share, cnps-per-1000-marks, delay.
     #[arg(long = "threshold", value_name = "NAME=VALUE")]
     pub(super) thresholds: Vec<Threshold>,
 
@@ -101,7 +101,7 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) strict: bool,
 
-    /// When to use colors.
+    /// Use of colors.
     #[arg(long, alias = "colour", value_enum, value_name = "WHEN", default_value_t)]
     pub(super) color: Color,
 }
@@ -120,12 +120,12 @@ Examples:
 /// The order of the connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Sort {
-    /// Those with the worst findings first.
+    /// Worst findings first.
     #[default]
     Trouble,
-    /// Those with the most bytes first.
+    /// Most bytes first.
     Bytes,
-    /// In the order of their first packets.
+    /// Order of their first packets.
     Number,
 }
 

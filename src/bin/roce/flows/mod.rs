@@ -31,7 +31,7 @@ use crate::output::say;
 use crate::tables::{FlowTables, Partition};
 use crate::{batches, interrupt, outfile, output};
 
-/// What failed when output cannot be written.
+/// Context of errors of writing output.
 const OUTPUT: &str = "cannot write to standard output";
 
 /// The most connections that are shown packet by packet, each of which takes a pass over the
@@ -223,7 +223,7 @@ fn write_html(path: &Path, report: &Report, recorder: &Recorder) -> Result<()> {
     Ok(())
 }
 
-/// What the first pass collects beside the report.
+/// Results of the first pass beside the report.
 struct Collected {
     recorder: Option<Recorder>,
     losses: Option<LossList>,

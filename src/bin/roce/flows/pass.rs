@@ -13,7 +13,7 @@ use crate::input::Inputs;
 use crate::links::UnknownLinks;
 use crate::progress::progress_bar;
 
-/// How the captures are read.
+/// Options of reading the captures.
 pub(super) struct Pass<'a> {
     pub(super) port: u16,
     pub(super) filter: Option<&'a Filter>,
@@ -77,7 +77,7 @@ impl Pass<'_> {
     }
 }
 
-/// Why a pass ends before its input does.
+/// Reason for which a pass ends before its input does.
 enum End {
     Stopped,
     Failed(Error),
@@ -89,7 +89,7 @@ impl From<Error> for End {
     }
 }
 
-/// What the analysis is told of a batch of records.
+/// Frames of a batch of records, for the analysis.
 #[derive(Default)]
 struct Frames {
     packets: Vec<PacketFacts>,
@@ -99,7 +99,7 @@ struct Frames {
 
 /// A frame that holds no packet.
 struct OtherFrame {
-    /// Its place: how many packets of the batch are before it.
+    /// Number of packets of the batch that are before it.
     packets_before: usize,
     time: Option<Instant>,
     wire_len: u32,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use roce::analysis::{Connection, FlowNumber};
 use roce::wire::Gid;
 
-/// What the user names a connection by.
+/// Connection that the user names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Selector {
     Number(FlowNumber),

@@ -11,7 +11,7 @@ pub(super) struct Threshold {
     apply: fn(&mut Thresholds, f64),
 }
 
-/// What a value is.
+/// Unit of a value.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     /// A time span with its unit: `10ms`.

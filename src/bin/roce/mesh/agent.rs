@@ -22,7 +22,7 @@ use crate::bench::watch::now;
 use crate::output::counted;
 use crate::ping::{Asked, ask, rate_of};
 
-/// How often the client is told that the server is alive.
+/// Interval of keep-alive messages to the client.
 const ALIVE: Duration = Duration::from_secs(1);
 
 /// A target that has agreed to be probed, as long as its control connection lasts.

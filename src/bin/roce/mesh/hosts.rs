@@ -12,10 +12,10 @@ pub(crate) const HOSTS_MAX: usize = 1024;
 /// A host that runs `roce serve`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
-    /// As the user wrote it.
+    /// Name, as the user wrote it.
     pub(crate) name: String,
     pub(crate) at: SocketAddr,
-    /// Its rack: as the user says, or its subnet.
+    /// Rack: as the user says, or its subnet.
     pub(crate) rack: Option<String>,
 }
 
@@ -110,14 +110,14 @@ fn resolve(name: &str, port: u16) -> anyhow::Result<SocketAddr> {
     found.next().with_context(|| format!("'{name}' has no address"))
 }
 
-/// Which hosts probe which others.
+/// Pairs of hosts that are probed.
 #[derive(Clone, Debug)]
 pub(crate) enum Pairs {
     /// Each probes all others.
     All,
     /// Each probes so many others, other ones in each round.
     Some(usize),
-    /// As a list says.
+    /// Pairs of a list.
     Listed(Vec<(usize, usize)>),
 }
 
@@ -147,7 +147,7 @@ impl Pairs {
         Ok(Self::Listed(pairs))
     }
 
-    /// Whom a host probes in a round.
+    /// Returns the hosts that a host probes in a round.
     pub(crate) fn targets(&self, from: usize, hosts: usize, round: u64) -> Vec<usize> {
         match self {
             Self::All => (0..hosts).filter(|to| *to != from).collect(),

@@ -1,4 +1,4 @@
-//! What a mesh finds, for Prometheus: counters and a histogram for each pair.
+//! Results of a mesh for Prometheus: counters and a histogram for each pair.
 
 mod http;
 
@@ -21,12 +21,12 @@ use super::hosts::Host;
 const BUCKETS: [f64; 16] =
     [2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 1.0];
 
-/// What was found so far.
+/// Results so far.
 #[derive(Debug, Default)]
 struct State {
     names: Vec<String>,
     pairs: BTreeMap<(usize, usize), PathStats>,
-    /// Of the last round, by fault and symptom and host.
+    /// Findings of the last round, by fault, symptom and host.
     findings: BTreeMap<(Fault, Symptom, usize), u64>,
     silent: Vec<usize>,
     rounds: u64,

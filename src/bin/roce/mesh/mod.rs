@@ -106,7 +106,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
 
-    /// When to use colors.
+    /// Use of colors.
     #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
     color: Color,
 
@@ -123,7 +123,7 @@ Examples:
   roce mesh --hosts fleet.txt --metrics 127.0.0.1:9464    (goes on; Prometheus scrapes it)";
 
 impl Args {
-    /// What each host is asked for.
+    /// Returns the task of each host.
     fn task(&self, targets: usize) -> anyhow::Result<Task> {
         let paths = usize::from(self.paths);
         check(paths, self.interval, self.timeout)?;

@@ -1,4 +1,4 @@
-//! What a mesh told, for people and machines.
+//! Report of a mesh, as text and as JSON.
 
 use roce::ping::PathStats;
 use roce::ping::mesh::{Cell, Failed, Fault, Finding, Mesh, Symptom, Thresholds, diagnose};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::output::counted;
 use crate::ping::show::{share, stats_to_json};
 
-/// What a mesh told.
+/// Report of a mesh.
 pub(crate) struct Report<'a> {
     pub(crate) mesh: &'a Mesh,
     pub(crate) findings: Vec<Finding>,
@@ -36,12 +36,12 @@ impl<'a> Report<'a> {
         self.findings.is_empty() && answered
     }
 
-    /// What became of all probes.
+    /// Returns the statistics of all probes.
     pub(crate) fn all(&self) -> PathStats {
         self.sum(|_| true)
     }
 
-    /// What became of the probes of some cells.
+    /// Returns the statistics of the probes of some cells.
     pub(crate) fn sum(&self, of: impl Fn(&Cell) -> bool) -> PathStats {
         let mut all = PathStats::default();
         self.mesh.cells.iter().filter(|cell| of(cell)).for_each(|it| all.merge(&it.stats));
@@ -66,7 +66,7 @@ impl<'a> Report<'a> {
         format!("{hosts} hosts{silent}, {probes}{lost}, {findings}")
     }
 
-    /// Everything, as JSON.
+    /// Returns the report as JSON.
     pub(crate) fn to_json(&self) -> Value {
         let mesh = self.mesh;
         let cells = mesh.cells.iter().map(|cell| {

@@ -8,15 +8,14 @@ use roce::ping::{Histogram, PathStats};
 use super::report::Report;
 use crate::ping::show::{micros, share};
 
-/// What a pair looks like on the map.
+/// Appearance of a pair on the map.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Heat {
-    /// It was not probed.
+    /// The pair was not probed.
     None,
-    /// This share of its probes is lost.
+    /// Share of its probes that is lost.
     Lossy(f64),
-    /// Nothing is lost, and the network takes as long as this, from 0, the shortest of all pairs,
-    /// to 1, ten times as long.
+    /// Lossless; network time from 0, the shortest of all pairs, to 1, ten times as long.
     Fine(f64),
 }
 
@@ -46,7 +45,7 @@ impl Heat {
         }
     }
 
-    /// Its color among the 256 of terminals.
+    /// Returns its color among the 256 of terminals.
     fn color(self) -> Option<u8> {
         match self {
             Self::None => None,

@@ -23,7 +23,7 @@ use crate::bench::{AnyGidArgs, ReachArgs, TokenArgs};
 use crate::output::{counted, remark};
 use crate::{interrupt, output};
 
-/// How long to wait for something to happen.
+/// Maximum time of one wait for events.
 const ROUND: Duration = Duration::from_millis(100);
 
 /// Source ports that a soft NIC on UDP sockets tells apart.
@@ -45,7 +45,7 @@ const UDP_PATHS_MAX: usize = 16;
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Where a server (roce serve) runs.
+    /// Host on which a server (roce serve) runs.
     #[arg(value_name = "HOST")]
     host: String,
 

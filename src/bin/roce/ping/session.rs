@@ -20,7 +20,7 @@ use crate::bench::tcp;
 use crate::bench::watch::now;
 use crate::output::remark;
 
-/// How often to look after the connection, and to try for another one.
+/// Interval at which the connection is checked, and another one tried.
 const ROUND: Duration = Duration::from_secs(1);
 
 /// Returns the rate of probes with an interval between them.
@@ -31,7 +31,7 @@ pub(crate) fn rate_of(interval: Duration) -> u32 {
     rate.max(1)
 }
 
-/// What is asked of a server, and under which conditions its answer is taken.
+/// Request to a server, and the conditions under which its answer is accepted.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) token: Option<Token>,

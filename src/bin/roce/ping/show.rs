@@ -1,4 +1,4 @@
-//! What a user sees of probes: a line for each, and a summary.
+//! Output of probes: a line for each, and a summary.
 
 use crate::output::counted;
 use std::fmt::Write as _;
@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 pub(super) struct Show<W> {
     out: W,
     host: IpAddr,
-    /// By path: source port, and what became of its probes.
+    /// Paths: source port, and statistics of its probes.
     paths: Vec<(u16, PathStats)>,
     late: u64,
     lines: bool,
 }
 
-/// What became of all probes.
+/// Summary of all probes.
 pub(super) struct Summary {
     pub(super) all: PathStats,
     late: u64,
@@ -169,7 +169,7 @@ impl<W: Write> Show<W> {
     }
 }
 
-/// What became of probes, as JSON.
+/// Returns statistics of probes as JSON.
 pub(crate) fn stats_to_json(stats: &PathStats) -> Value {
     json!({
         "sent": stats.sent(),

@@ -88,7 +88,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(super) live: LiveArgs,
 
-    /// When to use colors.
+    /// Use of colors.
     #[arg(long, alias = "colour", value_enum, value_name = "WHEN", default_value_t)]
     pub(super) color: Color,
 }

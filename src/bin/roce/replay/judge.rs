@@ -23,7 +23,7 @@ use crate::output::say;
 use crate::progress::progress_bar;
 use crate::{interrupt, outfile, output};
 
-/// What failed when output cannot be written.
+/// Context of errors of writing output.
 const OUTPUT: &str = "cannot write to standard output";
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
@@ -76,7 +76,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// What a capture holds apart from packets.
+/// Contents of a capture apart from packets.
 #[derive(Default)]
 struct Found {
     frames: u64,
@@ -86,7 +86,7 @@ struct Found {
 }
 
 impl Found {
-    /// Why a report has no packets, and what to check.
+    /// Returns the explanation of a report without packets, and what to check.
     fn nothing_to_judge(&self, port: u16) -> String {
         let Self { frames, cut } = self;
         if *cut > 0 {
@@ -230,7 +230,7 @@ impl FromStr for Address {
     }
 }
 
-/// Which device is at an address, or at all.
+/// Kind of device at an address, or at all.
 #[derive(Clone, Debug)]
 pub(super) struct Profile {
     address: Option<Address>,

@@ -73,7 +73,7 @@ fn is_not_local(error: &OpenError) -> bool {
     matches!(error, OpenError::NotLocal { .. })
 }
 
-/// Why there is no device, and what gives one.
+/// Returns the reason for which there is no device, and what gives one.
 fn no_device(interfaces: &[Interface]) -> String {
     let why: Vec<String> = interfaces
         .iter()
@@ -93,7 +93,7 @@ fn no_device(interfaces: &[Interface]) -> String {
     )
 }
 
-/// Which devices were chosen, with their addresses, and whether they reach other hosts.
+/// Describes the devices that were chosen, their addresses, and whether they reach other hosts.
 fn chosen(devices: &[Spec], interfaces: &[Interface]) -> String {
     let interface = |spec: &Spec| {
         interfaces.iter().find(|interface| spec.interface() == Some(interface.name.as_str()))

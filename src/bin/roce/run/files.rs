@@ -14,10 +14,10 @@ use roce::link::{NamedSpec, Spec};
 use super::namespace::{self, User};
 use crate::output::say;
 
-/// How a program sees the files of its devices.
+/// Form in which a program sees the files of its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// In a mount namespace: real files, for every program and every way of looking at them.
+    /// A mount namespace: real files, for every program and every way of looking at them.
     Namespace,
     /// Through a preloaded library that redirects calls of libc.
     Preload,
@@ -29,10 +29,10 @@ const CHOICE: &str = "ROCE_FILES";
 /// The variable that is set for a copy of this command that finds out whether a namespace works.
 const PROBE: &str = "ROCE_RUN_PROBE";
 
-/// Where the program, and the library in it, finds the files.
+/// Environment variable with the directory of the files, for the program and the library in it.
 const TREE: &str = "ROCE_TREE";
 
-/// If this is such a copy: tries, and returns the exit status.
+/// Tries, if this process is such a copy, and returns the exit status.
 pub(super) fn probe() -> Option<Result<()>> {
     env::var_os(PROBE)?;
     let entered = namespace::enter(User::New, &Tree::new(&[]));

@@ -73,7 +73,7 @@ fn installed_library() -> Result<PathBuf> {
     })
 }
 
-/// Why the directory of this command may be unknown.
+/// Message for an unknown directory of this command.
 const NO_PROC: &str =
     "; /proc is not mounted, so where this command is was guessed from how it was called";
 
@@ -86,7 +86,8 @@ fn own_file() -> Option<PathBuf> {
     std::fs::canonicalize(called).ok()
 }
 
-/// Where the library is looked for: beside this command, and where `install` puts it.
+/// Returns the directories in which the library is searched: beside this command, and where
+/// `install` puts it.
 fn directories() -> Vec<PathBuf> {
     let mut directories = Vec::new();
     if let Some(bin) = own_file().as_deref().and_then(Path::parent) {

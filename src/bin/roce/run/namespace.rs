@@ -20,13 +20,13 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 /// Limits of each tmpfs: the files of a device are a hundred, of a few bytes.
 const TMPFS: &std::ffi::CStr = c"mode=755,size=64m";
 
-/// Which user namespace a process enters.
+/// User namespace that a process enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum User {
     /// A new one.
     New,
-    /// That of the caller's other programs under `roce run`, if there are any. Between user
-    /// namespaces the kernel denies what programs of one user may do to each other, such as
+    /// The namespace of the caller's other programs under `roce run`, if there are any. Between
+    /// user namespaces the kernel denies what programs of one user may do to each other, such as
     /// `process_vm_readv`, with which UCX and Open MPI copy.
     Shared,
 }

@@ -115,7 +115,7 @@ fn wait(child: &Child, signals: &SignalFd, reports: &Reports) -> io::Result<Exit
     }
 }
 
-/// What the program's library reports of its captures.
+/// Reports of the program's library about its captures.
 struct Reports {
     socket: UnixDatagram,
     path: PathBuf,

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::Server;
 use crate::output::remark;
 
-/// How often to see whether it is time to end.
+/// Interval at which a thread checks whether it is time to end.
 const ROUND: Duration = Duration::from_millis(100);
 
 /// The stack of a thread that serves a client.

@@ -34,16 +34,16 @@ use crate::output::{counted, remark};
 /// The largest message of a pingpong.
 const PINGPONG_BYTES: u32 = 1 << 20;
 
-/// How many receives a pingpong has posted.
+/// Number of receives that a pingpong has posted.
 const PINGPONG_RECEIVES: u32 = 500;
 
 /// Upper bound for the memory of a pingpong.
 const PINGPONG_MEMORY: u64 = 2 << 20;
 
-/// How long nothing may come of a pingpong before it is over. No message says when it is.
+/// Time without a message after which a pingpong is over. No message says when it is.
 const PINGPONG_IDLE: Duration = Duration::from_secs(5);
 
-/// What a server says that has no other purpose.
+/// Message of a server that only offers.
 const ONLY_OFFERS: &str =
     "this server only offers queue pairs (roce replay --to): start roce serve for benchmarks";
 
@@ -263,7 +263,7 @@ impl Server {
         Ok(())
     }
 
-    /// What a client is served with.
+    /// Returns the NIC and the GID index that serve a client.
     fn nic_and_gid(&self, local: IpAddr) -> anyhow::Result<(Arc<Served>, u8)> {
         let nic = self.nics.get(local)?;
         let gid_index = device::choose_gid(self.settings.gid_index, &*nic.nic, local)?;
@@ -311,7 +311,7 @@ impl Server {
     }
 }
 
-/// What a client wanted, in a line.
+/// Describes the request of a client in a line.
 fn describe(plan: &Plan, by_cm: bool) -> String {
     let (connection, op, metric) = (plan.connection.name(), plan.op.name(), plan.metric.name());
     // The connection manager chooses the MTU.

@@ -1,4 +1,4 @@
-//! Where a server listens: on the addresses of its NIC, so that no other network sees it.
+//! Listening addresses of a server: those of its NIC, so that no other network sees it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener};

@@ -72,7 +72,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = LIMITS.seconds)]
     max_duration: u64,
 
-    /// Of which kind pingpongs are.
+    /// Transport service of pingpongs.
     #[arg(long, value_enum, value_name = "KIND", ignore_case = true, default_value_t)]
     pingpong: Connection,
 
@@ -105,7 +105,7 @@ Examples:
   roce serve -d verbs:mlx5_0         (a real RNIC; roce devices lists them)
   ibv_rc_pingpong -g 1 HOST          (a client on another host; HOST runs roce serve)";
 
-/// What a server does for its clients.
+/// Settings of a server.
 struct Settings {
     /// Whether it serves roce bench and the pingpongs.
     serves_bench: bool,
@@ -118,7 +118,7 @@ struct Settings {
     once: bool,
 }
 
-/// Everything that the threads of clients share.
+/// State that the threads of clients share.
 struct Server {
     settings: Settings,
     token: Option<Token>,

@@ -16,7 +16,7 @@ const NICS_MAX: usize = 16;
 /// A NIC that clients are served with.
 pub(super) struct Served {
     pub(super) nic: Arc<dyn Device>,
-    /// Its connection manager, if clients may use that.
+    /// Connection manager, if clients may use it.
     pub(super) manager: Option<ConnectionManager>,
 }
 
@@ -56,7 +56,7 @@ impl Nics {
         self.named.as_ref().map(|served| &*served.nic)
     }
 
-    /// What they are called together.
+    /// Returns the name of all NICs together.
     pub(super) fn name(&self) -> &str {
         self.named().map_or("the address that clients connect to", Device::name)
     }

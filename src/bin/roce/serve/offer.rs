@@ -13,13 +13,13 @@ use crate::bench::control::offer::{Area, Command, Grant, Wish};
 use crate::bench::control::plan::Connection;
 use crate::output::counted;
 
-/// How long `received` waits for receives that are about to complete.
+/// Time for which `received` waits for receives that are about to complete.
 const SETTLE: Duration = Duration::from_millis(20);
 
 /// Bytes that are summed at once.
 const PIECE: usize = 64 << 10;
 
-/// What was made for a client; it is destroyed with this.
+/// Objects that were created for a client, and are destroyed with this.
 pub(super) struct Offer {
     mtu: Mtu,
     own: Endpoint,
@@ -103,7 +103,8 @@ impl Offer {
         found.map(Mr::buffer).context("there is no such region")
     }
 
-    /// How many receives completed with success. A client may ask while one is about to.
+    /// Returns the number of receives that completed with success. A client may ask while one is
+    /// about to.
     fn count_received(&mut self, all: u64) -> u64 {
         for pause in [Duration::ZERO, SETTLE] {
             std::thread::sleep(pause);

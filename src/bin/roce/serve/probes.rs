@@ -10,7 +10,7 @@ use crate::bench::control::Control;
 use crate::bench::control::probe::{Hello, Welcome};
 use crate::output::counted;
 
-/// How often to see whether the client is still there.
+/// Interval at which it is checked that the client is still there.
 const ROUND: Duration = Duration::from_millis(250);
 
 /// Probes of this time may come at once.

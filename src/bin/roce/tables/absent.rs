@@ -1,4 +1,4 @@
-//! What stands for tables in a command that was built without Parquet.
+//! Replacement for tables in a command that was built without Parquet.
 
 use std::path::Path;
 

@@ -7,7 +7,7 @@ use parquet::data_type::ByteArray;
 use parquet::errors::Result;
 use parquet::schema::types::Type;
 
-/// What a column holds.
+/// Type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A number of at most 63 bits.
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
 pub(crate) struct Column {
     name: String,
     kind: Kind,
-    /// For each row, 1 if it has a value and 0 if it is null: the definition level.
+    /// Definition levels: for each row, 1 if it has a value and 0 if it is null.
     defined: Vec<i16>,
     values: Values,
 }
@@ -140,7 +140,7 @@ impl Column {
         self.kind == Kind::Bytes
     }
 
-    /// What rows are sorted by: their numbers, and rows without one last.
+    /// Returns the sort keys of rows: their numbers, and rows without one last.
     pub(crate) fn keys(&self) -> Vec<(bool, i64)> {
         let Values::Int(values) = &self.values else { return Vec::new() };
         let mut values = values.iter().copied();
@@ -181,8 +181,8 @@ impl Column {
         self.defined = order.iter().filter_map(|&row| self.defined.get(row).copied()).collect();
     }
 
-    /// Its name and type in pandas, whose integers and booleans have no nulls unless they are
-    /// called so.
+    /// Returns the name and type in pandas, whose integers and booleans have no nulls unless they
+    /// are called so.
     pub(crate) fn pandas_type(&self) -> serde_json::Value {
         let (pandas, numpy) = match self.kind {
             Kind::Int => ("int64", "Int64"),
@@ -203,7 +203,7 @@ impl Column {
         })
     }
 
-    /// Its place in the schema of a file.
+    /// Returns the column's entry in the schema of a file.
     pub(crate) fn schema(&self) -> Result<Type> {
         let (physical, logical) = match self.kind {
             Kind::Int => (Physical::INT64, None),

@@ -110,7 +110,7 @@ static DIRECTION: [Definition<Direction>; 35] = [
     Definition::new("icrc_errors", Kind::Int, |requests| requests.icrc_errors.into()),
 ];
 
-/// What stands before the names of what an end requested, in the order of the ends.
+/// Prefixes of the columns of an end's requests, in the order of the ends.
 const ENDS: [&str; 2] = ["a_", "b_"];
 
 /// Columns without rows.
@@ -141,7 +141,7 @@ pub(super) fn write(report: &Report, table: &mut Table) -> anyhow::Result<()> {
     table.append(&mut rows)
 }
 
-/// How many rows are handed to the table at once.
+/// Number of rows that are handed to the table at once.
 const ROWS: usize = 1024;
 
 fn address(connection: &Connection, end: usize) -> Cell {

@@ -21,7 +21,7 @@ use crate::outfile;
 /// A message and its connection.
 pub(super) struct MessageRow<'a> {
     connection: Option<&'a Connection>,
-    /// Which of the connection's ends is the requester.
+    /// Index of the connection's end that is the requester.
     requester: usize,
     record: Record,
     words: &'a [&'static str],
@@ -90,7 +90,7 @@ impl MessageRow<'_> {
 /// The numbers of a message in the file.
 type Record = [u64; 10];
 
-/// Their positions: flow, requester (from bit 32) and immediate (bit 40).
+/// Indices of columns: flow, requester (from bit 32) and immediate (bit 40).
 const FLOW: usize = 0;
 const WORDS: usize = 1;
 const BYTES: usize = 2;
@@ -107,10 +107,10 @@ const OPERATION: u32 = 0;
 const OUTCOME: u32 = 16;
 const NAK: u32 = 32;
 
-/// What stands for no time.
+/// Value for a missing time.
 const NEVER: u64 = u64::MAX;
 
-/// How many rows are handed to the table at once.
+/// Number of rows that are handed to the table at once.
 const ROWS: usize = 4096;
 
 /// Messages in a file, until their connections are known.
@@ -120,7 +120,7 @@ pub(super) struct Spool {
     file: BufWriter<File>,
     /// Words that occur in messages; messages have their positions.
     words: Vec<&'static str>,
-    /// What went wrong when a message was written.
+    /// Error of writing a message.
     failed: Option<io::Error>,
 }
 

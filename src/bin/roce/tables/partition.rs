@@ -20,7 +20,7 @@ const UNKNOWN: &str = "unknown";
 /// The path of a capture that is read from standard input.
 const STDIN: &str = "-";
 
-/// Where the rows of a capture belong: `OUT/TABLE/host=HOST/date=DATE/capture=NAME/part-0.parquet`.
+/// Path of the rows of a capture: `OUT/TABLE/host=HOST/date=DATE/capture=NAME/part-0.parquet`.
 ///
 /// Engines take `host`, `date` and `capture` for columns (Hive partitioning), and all captures in
 /// `OUT/TABLE` for one table.

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use super::column::{Column, Kind};
 use super::table::Rows;
 
-/// What a row has in a column.
+/// Value of a row in a column.
 pub(super) enum Cell {
     Null,
     Int(u64),

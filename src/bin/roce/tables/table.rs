@@ -43,7 +43,7 @@ impl Rows {
         self.len - 1
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub(crate) fn len(&self) -> usize {
         self.len
     }

@@ -1,4 +1,4 @@
-//! What a run takes of a side's memory.
+//! Layout of a side's memory.
 
 use anyhow::ensure;
 use roce::verbs::limits::GRH_BYTES;
@@ -18,23 +18,22 @@ const RECEIVE_BYTES: u64 = 128;
 const COMPLETION_BYTES: u64 = 64;
 const QP_BYTES: u64 = 8192;
 
-/// Where everything lies in a side's memory. Both sides compute it from the plan, so each knows the
-/// other's.
+/// Offsets in a side's memory. Both sides compute it from the plan, so each knows the other's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
-    /// What is sent, written, and read by the peer.
+    /// Data that is sent, written, and read by the peer.
     pub(crate) source: usize,
-    /// What the peer writes.
+    /// Data that the peer writes.
     pub(crate) target: usize,
-    /// What is read from the peer.
+    /// Data that is read from the peer.
     pub(crate) landing: usize,
-    /// What the peer adds to, eight bytes for each queue pair.
+    /// Counters that the peer adds to, eight bytes for each queue pair.
     pub(crate) counters: usize,
-    /// What the peer's counters were, eight bytes for each queue pair.
+    /// Previous values of the peer's counters, eight bytes for each queue pair.
     pub(crate) results: usize,
-    /// Where messages are received.
+    /// Slots in which messages are received.
     pub(crate) slots: usize,
-    /// How far one slot is from the next.
+    /// Distance of one slot from the next.
     pub(crate) stride: usize,
     pub(crate) slot_count: usize,
     pub(crate) receives_per_qp: usize,
@@ -96,7 +95,7 @@ pub(crate) fn memory(plan: &Plan) -> anyhow::Result<u64> {
     Ok(layout.end as u64 + 2 * u64::from(plan.size_max()) + qps * per_qp)
 }
 
-/// To whole cache lines.
+/// Rounds up to whole cache lines.
 const fn round_up(bytes: usize) -> usize {
     bytes.next_multiple_of(64)
 }

@@ -1,4 +1,4 @@
-//! Where the queue pairs of a run meet if the connection manager connects them.
+//! Rendezvous of the queue pairs of a run that the connection manager connects.
 
 use anyhow::{Context, ensure};
 
@@ -11,8 +11,8 @@ const KEY_BYTES: usize = 16;
 /// Private data begins with this.
 const MAGIC: [u8; 8] = *b"roce-qp\0";
 
-/// Where a server listens for the queue pairs of one client, and by what it knows them: a port of
-/// the connection manager, and a key that only the client is told.
+/// Port of the connection manager at which a server listens for the queue pairs of one client, and
+/// a key that only the client is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meeting {
     pub(crate) port: u16,

@@ -45,7 +45,7 @@ pub(crate) const OPEN_WAIT: Duration = Duration::from_secs(5);
 /// Time that a server may take beyond what its task needs.
 const SLACK: Duration = Duration::from_secs(10);
 
-/// What a server is to probe.
+/// Probes that a server is to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Task {
     pub(crate) paths: usize,
@@ -132,12 +132,12 @@ impl Task {
     }
 }
 
-/// What became of the probes of a task.
+/// Results of the probes of a task.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TaskResult {
     /// Targets that could not be probed, with the reason.
     pub(crate) failed: Vec<(usize, String)>,
-    /// By target and path.
+    /// Statistics by target and path.
     pub(crate) cells: Vec<(usize, usize, PathStats)>,
 }
 

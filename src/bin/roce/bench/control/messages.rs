@@ -16,12 +16,12 @@ const COUNTERS_MAX: usize = 256;
 /// Maximum length of the name of a counter or of a kind of link.
 const NAME_MAX: usize = 64;
 
-/// How one side is reached.
+/// Numbers, address and key by which one side is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reach {
-    /// Its queue pairs.
+    /// Queue pairs.
     pub(crate) qps: Vec<Endpoint>,
-    /// Where its memory begins.
+    /// Start address of the memory.
     pub(crate) addr: u64,
     /// The key to it.
     pub(crate) rkey: RKey,
@@ -189,7 +189,7 @@ fn truth(word: &str) -> anyhow::Result<bool> {
     word.parse().ok().with_context(|| format!("'{word}' is neither true nor false"))
 }
 
-/// What a side saw of the messages of the other.
+/// A receiver's count of the sender's messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// Messages that arrived, if this side can tell: by completions, or by the NIC's counter of
@@ -197,7 +197,7 @@ pub(crate) struct Seen {
     pub(crate) received: Option<u64>,
     /// Messages, or memories, whose content is not what was sent.
     pub(crate) wrong: u64,
-    /// From the start until the last message arrived; 0 if that is not known.
+    /// Time from the start until the last message arrived; 0 if unknown.
     pub(crate) nanos: u64,
     /// Packets that the NIC received, if it counts them.
     pub(crate) packets: Option<u64>,
@@ -225,14 +225,14 @@ impl Seen {
     }
 }
 
-/// What a side says when it has sent everything.
+/// Final message of a side that has sent everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Done {
-    /// How many messages it sent.
+    /// Number of messages that it sent.
     pub(crate) messages: u64,
-    /// How long that took.
+    /// Time that it took.
     pub(crate) nanos: u64,
-    /// How many it sent a second when it was fastest.
+    /// Peak rate in messages a second.
     pub(crate) peak: u64,
 }
 
@@ -249,14 +249,14 @@ impl Done {
     }
 }
 
-/// What a peer may say while messages are exchanged.
+/// A message of the peer while messages are exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// It is still there.
+    /// Keep-alive.
     Alive,
-    /// It wants this size to end now.
+    /// The peer wants this size to end now.
     Stop,
-    /// It has sent everything.
+    /// The peer has sent everything.
     Done(Done),
 }
 
@@ -271,7 +271,7 @@ impl News {
     }
 }
 
-/// What is counted, by name.
+/// Counters by name.
 pub(crate) type Counted = Vec<(String, u64)>;
 
 pub(crate) fn send_counters(control: &mut Control, counters: &Counted) -> anyhow::Result<()> {

@@ -47,7 +47,7 @@ pub(crate) struct RegionWish {
     pub(crate) atomic: bool,
 }
 
-/// What a client asks for.
+/// Request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wish {
     pub(crate) connection: Connection,
@@ -59,7 +59,7 @@ pub(crate) struct Wish {
     pub(crate) regions: Vec<RegionWish>,
 }
 
-/// What a server gives.
+/// Objects that a server grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     /// Not more than what was asked for.
@@ -77,7 +77,7 @@ pub(crate) enum Area {
     Receives,
 }
 
-/// What a client asks of its offer.
+/// Command of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Fill { area: Area, offset: u64, bytes: Vec<u8> },

@@ -9,15 +9,15 @@ use super::lines::Control;
 /// Protocol that a client speaks, by its first line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// That of `roce bench`.
+    /// Protocol of `roce bench`.
     Bench,
-    /// That of `roce bench -R`: the connection manager connects the queue pairs.
+    /// Protocol of `roce bench -R`: the connection manager connects the queue pairs.
     BenchByCm,
-    /// That of [`offer`](super::offer).
+    /// Protocol of [`offer`](super::offer).
     Offer,
-    /// That of [`probe`](super::probe).
+    /// Protocol of [`probe`](super::probe).
     Ping,
-    /// That of [`mesh`](super::mesh).
+    /// Protocol of [`mesh`](super::mesh).
     Mesh,
 }
 

@@ -1,4 +1,4 @@
-//! What the pingpongs of rdma-core send over TCP.
+//! Messages that the pingpongs of rdma-core send over TCP.
 //!
 //! Each side sends one message of 52 bytes, the client first: LID, QPN, PSN and GID as hexadecimal
 //! digits, with colons between them and a zero behind. The client then sends `done`.

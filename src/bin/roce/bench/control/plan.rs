@@ -1,11 +1,11 @@
-//! What is measured: agreed upon by both sides before anything is sent.
+//! Plan of a measurement, agreed upon by both sides before anything is sent.
 
 use std::time::Duration;
 
 use anyhow::ensure;
 use roce::verbs::{Mtu, QpType};
 
-/// What is done over and over.
+/// Operation that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Send,
@@ -17,7 +17,7 @@ pub(crate) enum Op {
 impl Op {
     pub(crate) const ALL: [Self; 4] = [Self::Send, Self::Write, Self::Read, Self::Atomic];
 
-    /// What the command and the protocol call it.
+    /// Returns the name in the command and in the protocol.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Send => "send",
@@ -28,12 +28,12 @@ impl Op {
     }
 }
 
-/// What is asked about it.
+/// Quantity that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Metric {
-    /// How many bytes and messages a second.
+    /// Bandwidth: bytes and messages a second.
     Bw,
-    /// How long a message takes.
+    /// Latency: time that a message takes.
     Lat,
 }
 
@@ -76,17 +76,17 @@ impl Connection {
     }
 }
 
-/// How long a measurement goes on.
+/// Length of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// So many messages, on each queue pair.
+    /// Number of messages on each queue pair.
     Iterations(u64),
-    /// So many seconds.
+    /// Number of seconds.
     Seconds(u64),
 }
 
 impl Extent {
-    /// How many messages a queue pair sends at the most.
+    /// Returns the maximum number of messages that a queue pair sends.
     pub(crate) const fn quota(self) -> u64 {
         match self {
             Self::Iterations(count) => count,
@@ -94,7 +94,7 @@ impl Extent {
         }
     }
 
-    /// How much time there is, if that is what ends it.
+    /// Returns the time that the measurement takes, if time ends it.
     pub(crate) const fn time(self) -> Option<Duration> {
         match self {
             Self::Iterations(_) => None,
@@ -152,7 +152,7 @@ pub(crate) const ITERATIONS_MAX: u64 = 1 << 40;
 // The wire protocol gives a line to all sizes.
 const _: () = assert!(SIZES_MAX * "8388608 ".len() < roce::control::limits::LINE_MAX);
 
-/// What an atomic operation works on.
+/// Length of the operand of an ATOMIC.
 pub(crate) const ATOMIC_SIZE: u32 = roce::verbs::limits::ATOMIC_BYTES;
 
 impl Plan {
@@ -214,7 +214,7 @@ impl Plan {
         (RECEIVES_IN_ALL / self.qps.max(1)).clamp(1, RECEIVES)
     }
 
-    /// How long the run takes at least, if time is what ends it.
+    /// Returns the minimum time of the run in seconds, if time ends it.
     pub(crate) fn seconds(&self) -> Option<u64> {
         match self.extent {
             Extent::Iterations(_) => None,

@@ -15,21 +15,21 @@ use roce::wire::{Gid, QKey, Qpn};
 use super::lines::Control;
 use super::messages::{hex, hex24, number};
 
-/// What a client says.
+/// First message of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
-    /// Its queue pair.
+    /// Address of its queue pair.
     pub(crate) prober: Address,
     /// Maximum number of its probes a second.
     pub(crate) rate: u32,
 }
 
-/// What a server answers.
+/// Answer of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Welcome {
-    /// Its queue pair.
+    /// Address of its queue pair.
     pub(crate) responder: Address,
-    /// Which run of a responder it is.
+    /// Instance number of the responder.
     pub(crate) instance: u64,
 }
 

@@ -39,12 +39,12 @@ fn reach() -> Reach {
 /// First line of a client, apart from its nonce.
 const MAGIC: &str = "roce-bench 3";
 
-/// Everything that a client sends before anything is measured.
+/// Returns all that a client sends before anything is measured.
 fn opening(plan: &Plan) -> String {
     format!("{MAGIC} {}\n{}", "0f".repeat(16), hello(plan, &reach()))
 }
 
-/// What a server makes of the bytes of a client.
+/// Parses the bytes of a client as a server does.
 fn heard(bytes: &[u8]) -> anyhow::Result<(Plan, Reach)> {
     let (mut client, server) = tcp();
     client.write_all(bytes).unwrap();

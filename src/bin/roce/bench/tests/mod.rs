@@ -150,7 +150,7 @@ fn run(plan: &Plan) -> (Notes, Counts) {
     })
 }
 
-/// Everything that perftest can measure.
+/// Returns all operations and transports that perftest can measure.
 fn possible() -> Vec<(Op, Connection)> {
     use Connection::{Rc, Uc, Ud};
     let (send, write) = (Op::Send, Op::Write);
@@ -312,7 +312,7 @@ fn pingpong_with_oneself() {
     }
 }
 
-/// The same with a digit for every number, and as many spaces as there were.
+/// Returns the text with a digit for every number, and as many spaces as there were.
 fn masked(text: &str) -> String {
     let mut masked = String::new();
     for character in text.chars() {

@@ -72,7 +72,7 @@ pub(crate) struct LiveArgs {
     #[arg(long, value_name = "END")]
     pub(super) side: Option<SideArg>,
 
-    /// How fast: 1 keeps the times of the capture, 10 is ten times as fast, max does not wait.
+    /// Speed: 1 keeps the times of the capture, 10 is ten times as fast, max does not wait.
     #[arg(long, value_name = "FACTOR", value_parser = parse_speed, default_value = "1")]
     pub(super) speed: Speed,
 
@@ -80,7 +80,7 @@ pub(crate) struct LiveArgs {
     #[arg(long)]
     pub(super) open_loop: bool,
 
-    /// How long to wait for an answer, in milliseconds.
+    /// Time to wait for an answer, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub(super) timeout: u64,
 
@@ -95,11 +95,11 @@ pub(crate) struct LiveArgs {
     #[arg(long, value_name = "N", default_value_t = 1, requires = "mutate")]
     pub(super) seed: u64,
 
-    /// How many mutated runs [default: 1, or as many as --duration allows].
+    /// Number of mutated runs [default: 1, or as many as --duration allows].
     #[arg(long, value_name = "N", requires = "mutate", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) runs: Option<u64>,
 
-    /// For how many seconds mutated runs are made.
+    /// Number of seconds for which mutated runs are made.
     #[arg(long, value_name = "SECONDS", requires = "mutate")]
     pub(super) duration: Option<u64>,
 
@@ -107,7 +107,7 @@ pub(crate) struct LiveArgs {
     #[arg(long, requires = "mutate")]
     pub(super) per_packet: bool,
 
-    /// In mutated runs, check only that the peer survives, not that its answers keep to the rules.
+    /// Check only that the peer survives mutated runs, not that its answers keep to the rules.
     #[arg(long, requires = "mutate")]
     pub(super) no_rules: bool,
 
@@ -128,9 +128,9 @@ pub(crate) struct LiveArgs {
 /// An end of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SideArg {
-    /// By its place in the report of roce flows, from 0.
+    /// Index in the report of roce flows, from 0.
     Index(u8),
-    /// By its address.
+    /// Address.
     Address(IpAddr),
 }
 

@@ -22,11 +22,11 @@ use super::play::fresh_qpn;
 use super::wire::Wire;
 use crate::interrupt;
 
-/// How long a peer may take to answer, and to disconnect.
+/// Maximum time for a peer to answer, and to disconnect.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 const DISCONNECT_WAIT: Duration = Duration::from_secs(2);
 
-/// When a message is retransmitted for the first time.
+/// Time until the first retransmission of a message.
 const RETRANSMIT: Duration = Duration::from_millis(50);
 
 /// READs and atomics in flight that the connections are made for.
@@ -42,12 +42,12 @@ pub(super) struct Connector {
     device: DeviceId,
     channel: ChannelId,
     source: Gid,
-    /// Of the next packet of queue pair 1.
+    /// PSN of the next packet of queue pair 1.
     psn: u32,
     ids: Vec<CmId>,
 }
 
-/// What the connection manager agreed upon with the peer.
+/// Parameters that the connection manager agreed upon with the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Connected {
     own_qpn: Qpn,

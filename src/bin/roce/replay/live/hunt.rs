@@ -27,22 +27,21 @@ use crate::outfile::WholeFile;
 use crate::progress::can_draw;
 use crate::{interrupt, output};
 
-/// How long to wait for the answer to one request of a mutated run.
+/// Time to wait for the answer to one request of a mutated run.
 const ANSWER_WAIT: Duration = Duration::from_millis(5);
 
-/// How long to look for answers behind the last request.
+/// Time to wait for answers behind the last request.
 const LAST_WAIT: Duration = Duration::from_millis(10);
 
-/// How often a probe is sent, and how long each is waited for.
+/// Number of probes, and time to wait for each.
 const PROBES: u32 = 4;
 const PROBE_WAIT: Duration = Duration::from_millis(500);
 
-/// How long a peer may take to come back to life: after a command that brings it back, and by
-/// itself.
+/// Time for a peer to come back to life: after a command that brings it back, and by itself.
 const REVIVAL: Duration = Duration::from_secs(20);
 const REVIVAL_ALONE: Duration = Duration::from_millis(500);
 
-/// How long the search for the smallest sequence of one run may take.
+/// Maximum time of the search for the smallest sequence of one run.
 const MINIMIZATION_MAX: Duration = Duration::from_secs(120);
 
 /// Bytes of a probe.
@@ -58,9 +57,9 @@ pub(super) struct WirePeer<'a> {
     /// Brings the peer back to life.
     pub(super) restart: Option<&'a str>,
     runs: u64,
-    /// When the current seed was begun.
+    /// Time at which the current seed was begun.
     seed_since: Instant,
-    /// What was sent and received in the last run.
+    /// Frames that were sent and received in the last run.
     pub(super) last: Vec<(roce::time::Instant, Vec<u8>)>,
 }
 
@@ -249,7 +248,7 @@ impl Peer for WirePeer<'_> {
     }
 }
 
-/// How long a hunt takes.
+/// Limits of a hunt.
 struct Extent {
     runs: u64,
     time: Option<Duration>,

@@ -103,8 +103,8 @@ fn mac(text: &str) -> Result<MacAddr, String> {
     }
 }
 
-/// What a script is mapped onto by rules alone. `scripts` is how many are played: a rule for all of
-/// something that only one can have is refused if there are several.
+/// Returns the target of a script by rules alone. `scripts` is how many are played: a rule for all
+/// of something that only one can have is refused if there are several.
 pub(super) fn target(script: &Script, scripts: usize, rules: &[MapRule]) -> Result<Target> {
     let mut target = Target::default();
     let (from, to) = (script.requester, script.responder);

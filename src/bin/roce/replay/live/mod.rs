@@ -46,7 +46,7 @@ pub(crate) fn run(files: &[PathBuf], args: &LiveArgs, options: &Options) -> Resu
     send(spec, &scripts, args, options)
 }
 
-/// What each script is mapped onto by the options alone.
+/// Returns the target of each script by the options alone.
 fn targets(scripts: &[Script], args: &LiveArgs) -> Result<Vec<Target>> {
     scripts.iter().map(|script| map::target(script, scripts.len(), &args.maps)).collect()
 }

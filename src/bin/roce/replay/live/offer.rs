@@ -23,19 +23,19 @@ use crate::bench::path::check_responder;
 use crate::bench::tcp::{self, control_of};
 use crate::interrupt;
 
-/// How often the server is told that this side is still there.
+/// Interval of keep-alive messages to the server.
 const ALIVE: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether the server is still there.
+/// Interval at which it is checked that the server is still there.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 
-/// How long to wait until a server has destroyed what it offered before.
+/// Maximum time until a server has destroyed what it offered before.
 const TURN_MAX: Duration = Duration::from_secs(20);
 
 /// Bytes below which a difference of memory is not looked for any closer.
 const CLOSE: u64 = 16;
 
-/// Where offers come from.
+/// Server that offers queue pairs and memory.
 pub(super) struct Server {
     addresses: Vec<SocketAddr>,
     host: String,
@@ -72,7 +72,7 @@ impl Server {
         Err(failure.context("no address")?).with_context(|| format!("--host {}", self.host))
     }
 
-    /// The same, and waits while the server is still destroying what it offered before.
+    /// Asks for an offer, and waits while the server is still destroying what it offered before.
     pub(super) fn ask_in_turn(&self, wish: &Wish) -> Result<Offered> {
         let since = now();
         loop {
@@ -104,7 +104,7 @@ impl Server {
     }
 }
 
-/// What a script needs of a server, for a queue pair of this side.
+/// Returns the request of a script to a server, for a queue pair of this side.
 pub(super) fn wish(script: &Script, needs: &Needs, own: (Gid, Qpn), rounds: u32) -> Result<Wish> {
     let connection = match script.service {
         Service::Rc => Connection::Rc,
@@ -228,7 +228,7 @@ impl Offered {
         self.control.expect("state")
     }
 
-    /// How many receives completed.
+    /// Returns the number of receives that completed.
     pub(super) fn received(&mut self) -> Result<u64> {
         self.control.send(&Command::Received.to_line())?;
         let count = self.control.expect("received")?;

@@ -19,14 +19,14 @@ use super::wire::Wire;
 use crate::bench::control::offer::Area;
 use crate::interrupt;
 
-/// How long to wait at the end for datagrams that nothing acknowledges.
+/// Time to wait at the end for datagrams that nothing acknowledges.
 const UNACKNOWLEDGED: Duration = Duration::from_millis(100);
 
-/// What requests are mapped onto.
+/// Peer side of the requests.
 pub(super) enum PeerSide<'a> {
-    /// What the options say.
+    /// Numbers and addresses that the options say.
     Mapped,
-    /// What a server offers.
+    /// Objects that a server offers.
     Offer(&'a Server),
     /// A connection that the connection manager made.
     Connected(Connected),
@@ -37,7 +37,7 @@ pub(super) struct Part {
     pub(super) script: Script,
     pub(super) target: Target,
     needs: Needs,
-    /// This side's queue pair, to which answers come.
+    /// Queue pair of this side, to which answers come.
     own_qpn: Option<Qpn>,
     offered: Option<Offered>,
     expected: Expected,
@@ -46,22 +46,22 @@ pub(super) struct Part {
     is_over: bool,
 }
 
-/// What came of a script.
+/// Result of a script.
 pub(super) struct Played {
     pub(super) script: Script,
     pub(super) sent: u64,
     pub(super) timeouts: u64,
     pub(super) comparison: Comparison,
-    /// What was found of the peer's memory; nothing if it cannot be looked at.
+    /// Contents of the peer's memory; `None` if it cannot be read.
     pub(super) memory: Option<Memory>,
 }
 
-/// What the peer's memory holds.
+/// Result of comparing the peer's memory.
 pub(super) struct Memory {
     pub(super) regions: usize,
     pub(super) bytes: u64,
     pub(super) receives: u64,
-    /// What is not as it must be.
+    /// Differences.
     pub(super) wrong: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ pub(super) fn fresh_qpn() -> Result<Qpn> {
     Ok(Qpn::new((u32::from_le_bytes(bytes) & 0x7f_ffff) | 0x40_0000))
 }
 
-/// How scripts are played.
+/// Returns the options of playing scripts.
 pub(super) fn options(args: &LiveArgs) -> PlayOptions {
     let mut options = PlayOptions::default();
     options.speed = args.speed;

@@ -1,4 +1,4 @@
-//! What came of a live replay, in words.
+//! Report of a live replay as text.
 
 use std::io::Write;
 use std::process::ExitCode;

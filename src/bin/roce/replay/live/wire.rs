@@ -17,7 +17,7 @@ use super::connect::Connector;
 /// Frames that are kept for the comparison; later ones are not compared with the rules.
 const KEPT_MAX: usize = 1 << 20;
 
-/// How long to sleep at a time, without and with a connection manager.
+/// Maximum time of one sleep, without and with a connection manager.
 const ROUND: Duration = Duration::from_millis(100);
 const CM_ROUND: Duration = Duration::from_millis(10);
 
@@ -35,7 +35,7 @@ pub(super) struct Wire {
     epoch: u64,
     /// The hardware addresses of the peer and of this side, for whole frames.
     macs: Option<[MacAddr; 2]>,
-    /// What was sent and received, as frames, if it is kept.
+    /// Frames that were sent and received, if they are kept.
     kept: Option<Vec<(Instant, Vec<u8>)>>,
     /// Takes packets for queue pair 1, if connections are made by the connection manager.
     connector: Option<Connector>,
@@ -145,7 +145,7 @@ impl Wire {
         self.kept = Some(Vec::new());
     }
 
-    /// What was kept, in the order of time.
+    /// Returns the frames that were kept, in the order of time.
     pub(super) fn take_kept(&mut self) -> Vec<(Instant, Vec<u8>)> {
         self.kept.take().unwrap_or_default()
     }
