@@ -3,7 +3,7 @@
 /// Declares `Counter`, an enumeration of counters with their names, and `Counters`, their values.
 macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
-        /// What is counted: a reason to drop or refuse, or another event.
+        /// A counter: a reason to drop or refuse, or another event.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Counter {

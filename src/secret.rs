@@ -1,7 +1,7 @@
 //! Numbers that a peer must not be able to predict from others that it has seen. The same seed
 //! gives the same ones.
 
-/// What all random numbers of an engine follow from. In a live NIC it is 128 bits from the
+/// Seed from which all random numbers of an engine follow. In a live NIC it is 128 bits from the
 /// operating system; a simulation gives a number.
 #[derive(Clone, Copy)]
 pub struct Seed([u64; 2]);
@@ -113,10 +113,10 @@ pub(crate) struct Permutation {
 }
 
 impl Permutation {
-    /// How many numbers there are.
+    /// Number of values.
     pub(crate) const SIZE: u32 = 1 << 24;
 
-    /// As many rounds as NIST's FF1 has for domains as small as this.
+    /// Number of rounds, as NIST's FF1 has for domains as small as this.
     const ROUNDS: u64 = 10;
 
     const HALF_BITS: u32 = 12;

@@ -40,7 +40,7 @@ impl Instant {
         i128::from(self.0) - i128::from(earlier.0)
     }
 
-    /// How long it is since `earlier`; nothing if that is later.
+    /// Returns the time since `earlier`; zero if that is later.
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

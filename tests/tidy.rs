@@ -207,8 +207,7 @@ fn struck_in(text: &str) -> Vec<(usize, String, &'static str)> {
 fn written() -> Vec<(String, String)> {
     let mut files = Vec::new();
     for folder in [
-        "src",
-        "tests",
+            "tests",
         "tools",
         "fuzz/src",
         "fuzz/fuzz_targets",
@@ -279,22 +278,14 @@ const REWRITTEN: &[&str] = &[
 
 /// Rooms whose doc comments are still to be rewritten.
 const PENDING: &[&str] = &[
-    "src/capture",
-    "src/cm",
-    "src/connect",
-    "src/decode",
     "src/device",
     "src/engine",
     "src/group",
-    "src/link",
     "src/memory",
     "src/net",
-    "src/nic",
     "src/ping",
     "src/pool",
     "src/raw_eth",
-    "src/wire",
-    "src",
     "tools/bench",
     "tools/ibverbs",
     "tools/middlebox",

@@ -36,7 +36,7 @@ pub struct Batch {
     entries: Vec<Entry>,
     /// The number of the first record; those of the others follow it.
     first_number: u64,
-    /// How much of `bytes` holds records that were copied.
+    /// Number of bytes of `bytes` that hold copied records.
     copied: usize,
 }
 
@@ -52,7 +52,7 @@ struct Entry {
     len: u32,
     section: u32,
     interface: Option<InterfaceId>,
-    /// Where the data begin in the batch's bytes, and how many there are: far below four gigabytes.
+    /// Offset of the data in the batch's bytes, and their length: far below four gigabytes.
     start: u32,
     size: u32,
 }
@@ -120,7 +120,7 @@ impl Batch {
         self.entries.push(Entry::new(record, &data));
     }
 
-    /// How many records there are.
+    /// Returns the number of records.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

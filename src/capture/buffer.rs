@@ -18,15 +18,15 @@ pub(super) struct Buffer<R> {
     /// The bytes in `start..end` were read and not yet consumed; `start <= end <= bytes.len()`.
     start: usize,
     end: usize,
-    /// How many bytes were consumed: where in the stream `start` is.
+    /// Number of bytes that were consumed: the position of `start` in the stream.
     consumed: u64,
     /// Whether all that is there stays where it is: see [`Buffer::pin`].
     pinned: bool,
-    /// While a batch is filled, the memory that is not read into: see [`Buffer::go_on_in`].
+    /// Memory that is not read into while a batch is filled: see [`Buffer::go_on_in`].
     other: Box<[u8]>,
 }
 
-/// How many bytes are moved at most so that a batch has memory of its own.
+/// Maximum number of bytes that are moved so that a batch has memory of its own.
 const MOVED_MAX: usize = READ_SIZE / 8;
 
 /// Memory for a buffer. Zeroed memory comes from the kernel untouched: what is never used costs
@@ -82,7 +82,7 @@ impl<R> Buffer<R> {
         core::mem::take(&mut self.other)
     }
 
-    /// Where in its memory the front is.
+    /// Returns the position of the front in its memory.
     #[inline]
     pub(super) fn position(&self) -> usize {
         self.start
@@ -100,7 +100,7 @@ impl<R> Buffer<R> {
         self.pinned = false;
     }
 
-    /// What is there without reading.
+    /// Returns the bytes that are available without reading.
     #[inline]
     pub(super) fn available(&self) -> &[u8] {
         self.bytes.get(self.start..self.end).unwrap_or_default()
@@ -114,7 +114,7 @@ impl<R> Buffer<R> {
         self.bytes.get(start..self.start).unwrap_or_default()
     }
 
-    /// Where in the stream the next byte is.
+    /// Returns the offset of the next byte in the stream.
     #[inline]
     pub(super) fn offset(&self) -> Offset {
         self.place(self.consumed)

@@ -4,7 +4,7 @@ use super::pcapng::{OPTION_END, OPTION_TSOFFSET, OPTION_TSRESOL};
 use super::write::{WriteError, push_option};
 use crate::time::Instant;
 
-/// How an interface counts time: the length of one tick, and the second its count starts from.
+/// Clock of an interface: the length of one tick, and the second its count starts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Clock {
     tick: Tick,
@@ -19,7 +19,7 @@ impl Clock {
     pub(super) const MICROSECONDS: Self =
         Self { tick: Tick::Nanoseconds(1000), tsresol: 6, offset: 0 };
 
-    /// The same origin, with the tick of an `if_tsresol` option: the high bit chooses between
+    /// Returns the clock with the tick of an `if_tsresol` option: the high bit chooses between
     /// powers of 2 and of 10, the rest is the negated exponent. No value is invalid.
     pub(super) fn with_resolution(self, tsresol: u8) -> Self {
         let exponent = u32::from(tsresol & 0x7f);
@@ -33,7 +33,7 @@ impl Clock {
         Self { tick, tsresol, ..self }
     }
 
-    /// The same tick, counted from `seconds` after the epoch (`if_tsoffset`).
+    /// Returns the clock counted from `seconds` after the epoch (`if_tsoffset`).
     pub(super) fn with_offset(self, seconds: i64) -> Self {
         Self { offset: seconds, ..self }
     }
@@ -70,11 +70,11 @@ impl Clock {
 /// The length of one tick, in the form that needs no fractions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tick {
-    /// This many nanoseconds.
+    /// Nanoseconds of one tick.
     Nanoseconds(u64),
-    /// This many ticks make one nanosecond.
+    /// Ticks of one nanosecond.
     PerNanosecond(u64),
-    /// So short that no time stamp reaches a nanosecond.
+    /// A tick so short that no time stamp reaches a nanosecond.
     Negligible,
     /// 2 to the minus this many seconds; below 128.
     Binary(u32),

@@ -43,10 +43,9 @@ use crate::time::Instant;
 #[derive(Debug)]
 pub struct Copier<W> {
     output: Output<W>,
-    /// What interfaces of files that do not describe them are called, by file; nothing if a name is
-    /// empty.
+    /// Names of interfaces in files that do not describe them, by file; none if a name is empty.
     names: Vec<String>,
-    /// Where the interfaces of each file are in the output.
+    /// Numbers of each file's interfaces in the output.
     files: HashMap<u32, Interfaces>,
     lost: Lost,
     /// Options on their way, kept to be used again.
@@ -66,13 +65,13 @@ enum Output<W> {
 #[derive(Debug, Default)]
 struct Interfaces {
     section: u32,
-    /// Their numbers in the output, in their order; nothing for one that was damaged.
+    /// Numbers in the output, in their order; `None` for one that was damaged.
     ids: Vec<Option<InterfaceId>>,
     /// The one of packets that name none, as those of a pcap, by link type.
     unnamed: HashMap<LinkType, InterfaceId>,
 }
 
-/// What could not be kept.
+/// Number of items that could not be kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lost {
@@ -168,7 +167,7 @@ impl<W: Write> Copier<W> {
         }
     }
 
-    /// What could not be kept so far.
+    /// Returns the number of items that could not be kept so far.
     pub fn lost(&self) -> Lost {
         self.lost
     }
@@ -249,7 +248,7 @@ impl<W: Write> Copier<W> {
     }
 }
 
-/// What options belong to.
+/// Kind of block that options belong to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Packet,

@@ -15,7 +15,7 @@ use zstd::zstd_safe::{self, DCtx, DParameter, InBuffer, OutBuffer};
 use super::error::{Compression, Error, Offset};
 use super::limits::{COMPRESSED_SIZE, MAX_ZSTD_WINDOW_LOG};
 
-/// How many bytes a [`Reader`](super::Reader) has read from its source, for a progress bar.
+/// Number of bytes that a [`Reader`](super::Reader) has read from its source, for a progress bar.
 ///
 /// Clones share the count, so one of them can live in another thread.
 #[derive(Clone, Debug, Default)]
@@ -75,7 +75,7 @@ impl<R> Source<R> {
     }
 }
 
-/// Why no more bytes come; an [`Error`] that does not know yet where it is.
+/// Reason for which no more bytes come; an [`Error`] that does not know yet where it is.
 #[derive(Debug)]
 pub(super) enum Fault {
     Io(io::Error),
@@ -132,7 +132,7 @@ pub(super) struct Gzip<B> {
     stage: GzipStage,
 }
 
-/// What comes next in a gzip file.
+/// Next part of a gzip file.
 #[derive(Clone, Copy)]
 enum GzipStage {
     /// A member's header, or the end.
@@ -141,7 +141,7 @@ enum GzipStage {
     Body,
     /// The check value and the length of the member.
     Trailer,
-    /// Nothing: the deflate data are damaged.
+    /// No part: the deflate data are damaged.
     Damaged,
 }
 
@@ -258,7 +258,7 @@ impl<B: BufRead> Gzip<B> {
 pub(super) struct Zstd<B> {
     input: B,
     context: DCtx<'static>,
-    /// How many bytes of input the decoder expects next; 0 between frames.
+    /// Number of bytes of input that the decoder expects next; 0 between frames.
     hint: usize,
     /// Whether the decoder may still hold output, because the last call filled all the room it had.
     pending: bool,
@@ -312,8 +312,8 @@ fn step(
     Ok((input.pos(), output.pos()))
 }
 
-/// How much input to give the decoder in one call, so that a call decodes one block or one header
-/// and damage in the next takes nothing with it.
+/// Returns the number of bytes to give the decoder in one call, so that a call decodes one block or
+/// one header and damage in the next takes nothing with it.
 fn portion(hint: usize) -> usize {
     /// The shortest frame header with its magic number, which is where a frame starts.
     const FRAME_START: usize = 5;

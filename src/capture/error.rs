@@ -1,10 +1,10 @@
-//! What can be wrong with a capture, where, and in words a user understands.
+//! Errors of captures, with their positions, in words a user understands.
 
 use core::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a capture could not be opened or read on.
+/// Error of opening or reading a capture.
 ///
 /// Every variant but [`Error::Open`] says where; see [`Error::offset`].
 #[derive(Debug, thiserror::Error)]
@@ -15,20 +15,20 @@ pub enum Error {
     Open {
         /// The path that was given.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 
     /// The source could not be read.
     #[error("cannot read on at {offset}")]
     Io {
-        /// How far reading had come.
+        /// Position that reading had reached.
         offset: Offset,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 
-    /// There is not one byte.
+    /// The file is empty.
     #[error("{} empty: nothing at offset 0", offset.subject())]
     Empty {
         /// Always the start.
@@ -48,7 +48,7 @@ pub enum Error {
     /// The format is known, this version of it is not.
     #[error("{format} version {major}.{minor} at {offset} is not supported")]
     Version {
-        /// Where the header starts.
+        /// Offset of the header.
         offset: Offset,
         /// `pcap` or `pcapng`.
         format: &'static str,
@@ -61,20 +61,21 @@ pub enum Error {
     /// The data end in the middle of something. All records before it were delivered.
     #[error("{part} cut at {offset}: need {need} bytes, have {have}")]
     Cut {
-        /// Where the thing that is cut starts.
+        /// Offset of the part that is cut.
         offset: Offset,
-        /// What is cut.
+        /// Part that is cut.
         part: Part,
-        /// How many bytes it has: all of it if the header that tells is there, else that header.
+        /// Number of bytes of that part: all of it if the header that tells is there, else that
+        /// header.
         need: u64,
-        /// How many bytes are left.
+        /// Number of bytes that are left.
         have: u64,
     },
 
     /// A record claims more captured bytes than any packet has.
     #[error("record at {offset} claims {claim} captured bytes, the limit is {limit}")]
     RecordTooLong {
-        /// Where the record starts.
+        /// Offset of the record.
         offset: Offset,
         /// The length it gives.
         claim: u32,
@@ -86,9 +87,9 @@ pub enum Error {
     /// reader looks so closely.
     #[error("record at {offset} has {reason}, and no record follows it")]
     Implausible {
-        /// Where the record starts.
+        /// Offset of the record.
         offset: Offset,
-        /// What is wrong with its header.
+        /// Fault of its header.
         reason: &'static str,
     },
 
@@ -96,31 +97,31 @@ pub enum Error {
     /// behind it.
     #[error("{cause}: skipped {bytes} bytes{}", reads_on(*offset, *bytes, *at_end))]
     Skipped {
-        /// Where the damage starts.
+        /// Offset of the damage.
         offset: Offset,
-        /// How many bytes were passed over.
+        /// Number of bytes that were skipped.
         bytes: u64,
         /// Whether no sound record was found behind it.
         at_end: bool,
-        /// What was wrong at its start.
+        /// Error at its start.
         cause: Box<Self>,
     },
 
     /// A section header's byte-order magic is that of neither byte order.
     #[error("section header at {offset} has byte-order magic {magic:#010x} instead of 0x1a2b3c4d")]
     ByteOrder {
-        /// Where the section header starts.
+        /// Offset of the section header.
         offset: Offset,
-        /// What stands there, read as big-endian.
+        /// Value in its place, read as big-endian.
         magic: u32,
     },
 
     /// A block claims more bytes than are held in memory for its type.
     #[error("{block} at {offset} claims {claim} bytes, the limit is {limit}")]
     BlockTooLong {
-        /// Where the block starts.
+        /// Offset of the block.
         offset: Offset,
-        /// Its type.
+        /// Type of the block.
         block: BlockType,
         /// The total length it gives.
         claim: u32,
@@ -131,9 +132,9 @@ pub enum Error {
     /// A block's length leaves no room for the fields its type must have.
     #[error("{block} at {offset} claims {claim} bytes, it needs at least {least}")]
     BlockTooShort {
-        /// Where the block starts.
+        /// Offset of the block.
         offset: Offset,
-        /// Its type.
+        /// Type of the block.
         block: BlockType,
         /// The total length it gives.
         claim: u32,
@@ -144,9 +145,9 @@ pub enum Error {
     /// A block's length is not a multiple of four.
     #[error("{block} at {offset} claims {claim} bytes, which is not a multiple of 4")]
     BlockUnaligned {
-        /// Where the block starts.
+        /// Offset of the block.
         offset: Offset,
-        /// Its type.
+        /// Type of the block.
         block: BlockType,
         /// The total length it gives.
         claim: u32,
@@ -155,9 +156,9 @@ pub enum Error {
     /// A block's two lengths, one at either end, differ.
     #[error("{block} at {offset} starts with length {head} but ends with length {tail}")]
     BlockLengths {
-        /// Where the block starts.
+        /// Offset of the block.
         offset: Offset,
-        /// Its type.
+        /// Type of the block.
         block: BlockType,
         /// The length at its start.
         head: u32,
@@ -168,33 +169,33 @@ pub enum Error {
     /// A packet block claims more captured bytes than the block itself has.
     #[error("{block} at {offset} claims {claim} captured bytes, it has room for {room}")]
     CapturedTooLong {
-        /// Where the block starts.
+        /// Offset of the block.
         offset: Offset,
-        /// Its type.
+        /// Type of the block.
         block: BlockType,
         /// The captured length it gives.
         claim: u32,
-        /// What is left of the block after its other fields.
+        /// Number of bytes that are left of the block after its other fields.
         room: u32,
     },
 
     /// A packet names an interface that its section has not described.
     #[error("{block} at {offset} names interface {interface}, {}", described(*known))]
     UnknownInterface {
-        /// Where the block starts.
+        /// Offset of the block.
         offset: Offset,
-        /// Its type.
+        /// Type of the block.
         block: BlockType,
         /// The number it names.
         interface: u32,
-        /// How many interfaces the section had described by then; they count from 0.
+        /// Number of interfaces that the section had described by then; they count from 0.
         known: usize,
     },
 
     /// A section describes more interfaces than are remembered.
     #[error("interface description at {offset} is one more than the limit of {limit}")]
     TooManyInterfaces {
-        /// Where the block starts.
+        /// Offset of the block.
         offset: Offset,
         /// [`MAX_INTERFACES`](super::MAX_INTERFACES).
         limit: usize,
@@ -203,31 +204,31 @@ pub enum Error {
     /// An interface description's options, which tell how to read time stamps, make no sense.
     #[error("interface description at {offset}: option {code} claims {claim} bytes, {expected}")]
     BadOption {
-        /// Where the block starts.
+        /// Offset of the block.
         offset: Offset,
         /// The option's number: 9 is `if_tsresol`, 14 is `if_tsoffset`.
         code: u16,
         /// The length it gives.
         claim: u16,
-        /// What it should have been.
+        /// Length that it should have had.
         expected: OptionLength,
     },
 
     /// The gzip data are damaged. What could be decompressed before was delivered.
     #[error("gzip data damaged at {offset}: {reason}")]
     Gzip {
-        /// How far decompression had come.
+        /// Position that decompression had reached.
         offset: Offset,
-        /// What is wrong.
+        /// Fault of the data.
         reason: &'static str,
     },
 
     /// The zstd data are damaged. What could be decompressed before was delivered.
     #[error("zstd data damaged at {offset}: {reason}")]
     Zstd {
-        /// How far decompression had come.
+        /// Position that decompression had reached.
         offset: Offset,
-        /// What the decoder said.
+        /// Error of the decoder.
         reason: &'static str,
     },
 
@@ -237,7 +238,7 @@ pub enum Error {
          `zstd -d --long=31`", limit >> 20
     )]
     ZstdWindow {
-        /// How far decompression had come.
+        /// Position that decompression had reached.
         offset: Offset,
         /// The largest window that is decoded, in bytes.
         limit: u64,
@@ -246,15 +247,15 @@ pub enum Error {
     /// The compressed data end before their own end mark: the file is cut.
     #[error("{compression} data cut at {offset}: the file ends before they do")]
     CompressedCut {
-        /// How far decompression had come.
+        /// Position that decompression had reached.
         offset: Offset,
-        /// Which compression.
+        /// Kind of compression.
         compression: Compression,
     },
 }
 
 impl Error {
-    /// Where in the capture, or nothing if it was never opened.
+    /// Returns the position in the capture, or `None` if it was never opened.
     pub fn offset(&self) -> Option<Offset> {
         Some(match *self {
             Self::Open { .. } => return None,
@@ -338,7 +339,7 @@ impl Offset {
         Self { bytes: self.bytes.saturating_add(bytes), ..self }
     }
 
-    /// What is being read, as the subject of a sentence.
+    /// Returns the stream that is being read, as the subject of a sentence.
     fn subject(self) -> &'static str {
         if self.decompressed { "the decompressed data are" } else { "the file is" }
     }
@@ -351,7 +352,7 @@ impl fmt::Display for Offset {
     }
 }
 
-/// What a capture can be cut in.
+/// Part of a capture that can be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Part {
@@ -373,7 +374,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// How a capture is compressed.
+/// Compression of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Compression {
@@ -392,11 +393,11 @@ impl fmt::Display for Compression {
     }
 }
 
-/// How long an option should have been.
+/// Expected length of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OptionLength {
-    /// Its meaning has a fixed length.
+    /// Fixed length.
     Exactly(u16),
     /// No more than is left of the block.
     AtMost(usize),
@@ -444,7 +445,7 @@ impl fmt::Display for BlockType {
     }
 }
 
-/// Where reading goes on behind damage.
+/// Describes the position at which reading continues behind damage.
 fn reads_on(offset: Offset, bytes: u64, at_end: bool) -> String {
     if at_end {
         ", up to the end".to_owned()
@@ -463,7 +464,7 @@ impl fmt::Display for Hex {
     }
 }
 
-/// What to do about a file of another kind that people mistake for one we read.
+/// Returns advice for a file of another kind that people mistake for a capture.
 fn hint(magic: [u8; 4]) -> &'static str {
     match &magic {
         [0xfd, b'7', b'z', b'X'] => "; it is xz, decompress it first",
@@ -479,7 +480,7 @@ fn hint(magic: [u8; 4]) -> &'static str {
     }
 }
 
-/// How many interfaces there were to choose from.
+/// Describes the number of interfaces.
 fn described(known: usize) -> String {
     match known {
         0 => "before any was described".to_owned(),

@@ -49,17 +49,16 @@ pub(super) const MAX_RESYNC: u32 = MAX_WRITTEN;
 /// much again for options.
 pub(super) const MAX_RESYNC_BLOCK: u32 = 2 * MAX_RESYNC;
 
-/// How many headers, one behind the other, must be sound before a pcap's reader trusts the first.
+/// Number of consecutive headers that must be sound before a pcap's reader trusts the first.
 ///
 /// A header that is random bytes looks sound once in some 2⁴⁰ positions; one in structured bytes
 /// (zeros, counters, a capture within a packet) more often, but its successors lie elsewhere.
 pub(super) const RESYNC_CHAIN: usize = 4;
 
-/// How many seconds lie between neighbors of a capture at most before one of them is suspect: a
-/// week.
+/// Maximum number of seconds between neighbors of a capture before one of them is suspect: a week.
 pub(super) const NEIGHBOR_SECONDS: u32 = 7 * 24 * 3600;
 
-/// What one read asks of the source.
+/// Number of bytes that one read asks of the source.
 ///
 /// Large enough that system calls do not count, small enough that the bytes are still in the L2
 /// cache when they are parsed, with those of the few batches that a thread has beside.

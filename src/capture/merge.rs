@@ -44,16 +44,16 @@ pub struct Merge<R> {
     inputs: Vec<Input<R>>,
     /// The inputs that have a record ahead, all but the current one, earliest first.
     queue: BinaryHeap<Reverse<Key>>,
-    /// How many inputs, from the front, were asked for their first record.
+    /// Number of inputs, from the front, that were asked for their first record.
     started: u32,
     /// The input whose record was lent last: its next one is not known yet.
     current: Option<u32>,
     delivered: u64,
-    /// What ended a batch, if that was an error: the next thing that is reported.
+    /// Error that ended a batch: the next thing that is reported.
     failed: Option<MergeError>,
 }
 
-/// What inputs are ordered by: the time of the record ahead, then the position of the input.
+/// Sort key of inputs: the time of the record ahead, then the position of the input.
 type Key = (Instant, u32);
 
 #[derive(Debug)]
@@ -61,17 +61,17 @@ struct Input<R> {
     reader: Reader<R>,
     /// The next record, found and not yet lent.
     ahead: Option<Packet>,
-    /// Its time; if it has none, that of the record before it.
+    /// Time of the record; if it has none, that of the record before it.
     time: Instant,
 }
 
-/// What is wrong with one of several merged captures.
+/// Error of one of several merged captures.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct MergeError {
     /// The position of its reader in the list that was merged.
     pub file: u32,
-    /// What is wrong.
+    /// The error.
     pub error: Error,
 }
 
@@ -170,7 +170,7 @@ impl<R: Read> Merge<R> {
         }))
     }
 
-    /// Which input is next, if the current one goes on with `found`.
+    /// Returns the index of the next input, if the current one continues with `found`.
     #[inline]
     fn earliest(&mut self, found: Option<Key>) -> Option<u32> {
         let Some(mut first) = self.queue.peek_mut() else { return found.map(|(_, file)| file) };

@@ -1,5 +1,4 @@
-//! What a pcapng says beside the packets: options of packets and interfaces, for programs that copy
-//! them.
+//! Options of packets and interfaces in a pcapng, for programs that copy them.
 
 use super::LinkType;
 use super::byte_order::ByteOrder;
@@ -49,10 +48,10 @@ impl<'a> Options<'a> {
     }
 }
 
-/// What a pcapng says of an interface.
+/// Description of an interface in a pcapng.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// What the first byte of its packets means.
+    /// Link-layer type of its packets.
     pub link: LinkType,
     /// The most bytes of a packet that were captured, or 0 for no limit.
     pub snaplen: u32,
@@ -64,15 +63,14 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Its name, description, resolution of time and so on; nothing of interfaces that together say
-    /// more than [`MAX_INTERFACE_OPTIONS`](super::MAX_INTERFACE_OPTIONS).
+    /// Returns the name, description, resolution of time and so on; none for interfaces that
+    /// together say more than [`MAX_INTERFACE_OPTIONS`](super::MAX_INTERFACE_OPTIONS).
     pub fn options(&self) -> Options<'_> {
         Options::new(&self.options, self.order)
     }
 }
 
-/// What stands around a packet in a pcapng: for a program that copies it, and without cost to
-/// others.
+/// Fields around a packet in a pcapng: for a program that copies it, and without cost to others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Surroundings<'a> {
     /// The block of the packet, and the byte order of its section; nothing in a pcap.

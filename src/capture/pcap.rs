@@ -14,18 +14,18 @@ use super::reader::Packet;
 use super::resync::{Rest, Verdict, search};
 use crate::time::Instant;
 
-/// What a pcap's header says about all of its records.
+/// Header of a pcap, which holds for all of its records.
 #[derive(Debug)]
 pub(super) struct Pcap {
     order: ByteOrder,
     precision: Precision,
     link: LinkType,
     snaplen: u32,
-    /// What a lenient reader has seen so far.
+    /// State of a lenient reader.
     watch: Option<Watch>,
 }
 
-/// What the next record of a lenient reader is judged by.
+/// Neighbors by which a lenient reader judges the next record.
 #[derive(Clone, Copy, Debug, Default)]
 struct Watch {
     /// The second of the last record whose time can be trusted.
@@ -35,7 +35,7 @@ struct Watch {
 }
 
 bitflags::bitflags! {
-    /// What a header has that those of sound records rarely have.
+    /// Properties of a header that those of sound records rarely have.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     struct Oddities: u8 {
         /// A fraction of a second that is a second or more.
@@ -82,14 +82,14 @@ struct Header {
 }
 
 impl Header {
-    /// How long the record is with its header.
+    /// Returns the length of the record with its header.
     #[inline]
     fn size(self) -> usize {
         RECORD_HEADER + self.captured as usize
     }
 }
 
-/// What the second number of a time stamp counts.
+/// Unit of the second number of a time stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Precision {
     Microseconds,
@@ -139,7 +139,7 @@ impl Pcap {
         self.link
     }
 
-    /// From now on, records are judged by their neighbors.
+    /// Makes the reader judge records by their neighbors from now on.
     pub(super) fn be_lenient(&mut self) {
         self.watch = Some(Watch::default());
     }
@@ -219,7 +219,7 @@ impl Pcap {
         }
     }
 
-    /// What is odd about a header, if its neighbors are of these seconds.
+    /// Returns the oddities of a header whose neighbors are of these seconds.
     #[inline]
     fn oddities(&self, header: Header, neighbors: [Option<u32>; 2]) -> Oddities {
         let Header { second, fraction, captured, len } = header;
@@ -235,7 +235,7 @@ impl Pcap {
         odd
     }
 
-    /// How many fractions make a second.
+    /// Returns the number of fractions in a second.
     fn fractions(&self) -> u32 {
         match self.precision {
             Precision::Microseconds => 1_000_000,

@@ -20,16 +20,16 @@ use super::options::{Interface, Options};
 use super::reader::Packet;
 use super::resync::{Rest, Verdict, search};
 
-/// What the current section has said so far.
+/// State of the current section.
 #[derive(Debug)]
 pub(super) struct Pcapng {
     order: ByteOrder,
-    /// How many sections came before this one.
+    /// Number of sections before this one.
     section: u32,
-    /// Nothing in the place of one whose description is damaged, so that the others keep their
-    /// numbers.
+    /// Interfaces; `None` in the place of one whose description is damaged, so that the others keep
+    /// their numbers.
     interfaces: Vec<Option<Interface>>,
-    /// How many bytes of their options are kept.
+    /// Number of bytes of their options that are kept.
     options_kept: usize,
     lenient: bool,
     end: End,
@@ -39,9 +39,9 @@ pub(super) struct Pcapng {
 /// Packets that a capture says it dropped.
 #[derive(Debug, Default)]
 struct Drops {
-    /// Those of earlier sections.
+    /// Drops of earlier sections.
     before: u64,
-    /// Those of each interface of this section, by its latest statistics.
+    /// Drops of each interface of this section, by its latest statistics.
     by_interface: Vec<u64>,
 }
 
@@ -95,7 +95,7 @@ impl End {
 #[derive(Clone, Copy, Debug)]
 struct Block {
     kind: BlockType,
-    /// Of all of it, from its type to its second length.
+    /// Length of the whole block, from its type to its second length.
     length: u32,
 }
 
@@ -150,12 +150,12 @@ impl Pcapng {
         (self.order, &self.interfaces)
     }
 
-    /// How many sections came before this one.
+    /// Returns the number of sections before this one.
     pub(super) fn section_number(&self) -> u32 {
         self.section
     }
 
-    /// From now on, no block is passed over that was not checked to be whole.
+    /// Makes the reader check each block to be whole before it is skipped, from now on.
     pub(super) fn be_lenient(&mut self) {
         self.lenient = true;
     }
@@ -323,8 +323,8 @@ impl Pcapng {
         search(buffer, first, |bytes, rest| self.judge(bytes, rest))
     }
 
-    /// How far to go from the damaged block: to where it claims to end if a block begins there,
-    /// else a byte.
+    /// Returns the distance to continue at behind a damaged block: to where it claims to end if a
+    /// block begins there, else a byte.
     fn step_over(&self, bytes: &[u8], rest: Rest, block: Block) -> Verdict {
         let size = block.length as usize;
         let possible = block.length >= least(block.kind)
@@ -413,7 +413,7 @@ impl Pcapng {
     }
 }
 
-/// Which of the packet's blocks have a time and options, and where their packet is.
+/// Returns the fields of a packet block that has a time and options.
 fn enhanced(block: &[u8], order: ByteOrder) -> Option<[u32; 6]> {
     let words: [u32; 6] = order.words(block)?;
     let kind = BlockType(words[0]);
@@ -434,13 +434,13 @@ pub(super) fn packet_options(block: &[u8], order: ByteOrder) -> &[u8] {
     block.get(start..end).unwrap_or_default()
 }
 
-/// What stands at a place, as a block.
+/// Result of reading a position as a block.
 enum Framing {
     /// A block whose two lengths agree, and its byte order.
     Whole(ByteOrder, Block),
     /// No block.
     No,
-    /// To tell takes this many bytes.
+    /// Number of bytes that are needed to tell.
     Needs(usize),
 }
 
@@ -574,7 +574,7 @@ const fn least(kind: BlockType) -> u32 {
     }
 }
 
-/// Where in a packet block, after `header`, the captured bytes are.
+/// Returns the range of the captured bytes in a packet block, after `header`.
 #[inline]
 fn captured_range<R>(
     buffer: &Buffer<R>,
@@ -595,7 +595,7 @@ fn captured_range<R>(
     Ok(header as usize..(header + captured) as usize)
 }
 
-/// How the options of the interface description at `offset` say that it counts time.
+/// Returns the clock of the interface description at `offset` by its options.
 fn clock(mut options: &[u8], order: ByteOrder, offset: Offset) -> Result<Clock, Error> {
     let mut clock = Clock::MICROSECONDS;
     while let Some(([word], rest)) = order.words(options).zip(options.get(4..)) {
@@ -642,9 +642,9 @@ pub(super) const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 pub(super) const OPTION_END: u16 = 0;
 /// A comment, a text.
 pub(super) const OPTION_COMMENT: u16 = 1;
-/// Of a packet: flags, the lowest two of which tell the direction.
+/// Option of a packet: flags, the lowest two of which tell the direction.
 pub(super) const OPTION_FLAGS: u16 = 2;
-/// Of a section: the program that wrote it, a text.
+/// Option of a section: the program that wrote it, a text.
 pub(super) const OPTION_PROGRAM: u16 = 4;
 /// `isb_ifrecv`: packets that the interface received, eight bytes.
 pub(super) const OPTION_RECEIVED: u16 = 4;

@@ -24,11 +24,11 @@ pub struct Reader<R> {
     pub(super) buffer: Buffer<R>,
     format: Parser,
     progress: Progress,
-    /// How many records were delivered.
+    /// Number of records that were delivered.
     pub(super) delivered: u64,
     /// Whether the end, or an error that ends the capture, was reported.
     done: bool,
-    /// What was found when a batch was full: the next thing that is found.
+    /// Packet or error that was found when a batch was full: the next thing that is found.
     pub(super) ahead: Option<Result<Packet, Error>>,
     /// Whether damage is passed over.
     lenient: bool,
@@ -37,31 +37,31 @@ pub struct Reader<R> {
 /// One captured packet, lent by its [`Reader`] until the next is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Which of several merged files it is from, counted from 0 in the order in which they were
-    /// given; 0 if there is one.
+    /// Index of the file among several merged ones, from 0 in the order in which they were given; 0
+    /// if there is one.
     pub file: u32,
-    /// Its place in the capture, counted from 1 as Wireshark's `frame.number` is (which also counts
-    /// the custom blocks and journal entries of a pcapng).
+    /// Number in the capture, from 1 as Wireshark's `frame.number` is (which also counts the custom
+    /// blocks and journal entries of a pcapng).
     pub number: u64,
-    /// Where in the file the record begins.
+    /// Offset of the record in the file.
     pub offset: Offset,
-    /// When it was captured; in nanoseconds since the Unix epoch.
+    /// Time of capture, in nanoseconds since the Unix epoch.
     ///
     /// Nothing for a simple packet block of a pcapng, which has no time stamp.
     pub time: Option<Instant>,
-    /// What its first byte means.
+    /// Link-layer type: meaning of the first byte.
     pub link: LinkType,
-    /// How long the packet was on the wire.
+    /// Length of the packet on the wire.
     ///
     /// More than `data` holds if the capture cut packets short; less only if the file lies.
     pub len: u32,
-    /// What was captured of it.
+    /// Captured bytes.
     pub data: &'a [u8],
     /// The section of a pcapng it is in, counted from 0; always 0 in a pcap.
     pub section: u32,
     /// The interface it was captured on; nothing in a pcap, which does not tell.
     pub interface: Option<InterfaceId>,
-    /// What stands around it in a pcapng, for a program that copies it. Records of a
+    /// Fields around it in a pcapng, for a program that copies it. Records of a
     /// [`Batch`](super::Batch) have none.
     pub around: Surroundings<'a>,
 }
@@ -142,7 +142,7 @@ impl<R: Read> Reader<R> {
         Ok(Self { buffer, format, progress, delivered, done, ahead: None, lenient })
     }
 
-    /// The same reader, which passes over damage in the capture's structure and reads on.
+    /// Returns the reader as one that skips damage in the capture's structure and reads on.
     ///
     /// It then searches for the next sound record (its lengths and its time are those of a packet,
     /// and further such records follow it), and reports what it skipped as [`Error::Skipped`]. It
@@ -199,8 +199,8 @@ impl<R: Read> Reader<R> {
         found
     }
 
-    /// The same, if the next record or block is in the buffer as a whole; else nothing, and nothing
-    /// is read.
+    /// Finds the next record if the record or block is in the buffer as a whole; else returns
+    /// `None`, and reads nothing.
     ///
     /// A record that must be judged by its followers, or that stands behind other blocks, may still
     /// take a read.
@@ -331,7 +331,7 @@ impl<R> Reader<R> {
         self.progress.bytes()
     }
 
-    /// The same count, to be watched from elsewhere while the reader is at work.
+    /// Returns the number of bytes read, to be watched by another thread while the reader works.
     pub fn progress(&self) -> Progress {
         self.progress.clone()
     }
@@ -347,7 +347,7 @@ impl<R> fmt::Debug for Reader<R> {
     }
 }
 
-/// What a parser found at the front of the buffer: a record whose bytes are not yet borrowed.
+/// A record at the front of the buffer, whose bytes are not yet borrowed.
 #[derive(Debug)]
 pub(super) struct Packet {
     pub(super) time: Option<Instant>,
@@ -355,13 +355,13 @@ pub(super) struct Packet {
     pub(super) len: u32,
     pub(super) section: u32,
     pub(super) interface: Option<InterfaceId>,
-    /// Where in its block the packet is.
+    /// Range of the packet in its block.
     pub(super) data: Range<usize>,
-    /// How long the record is with everything that belongs to it.
+    /// Length of the record with everything that belongs to it.
     pub(super) size: usize,
 }
 
-/// What knows the format.
+/// Parser of a format.
 #[derive(Debug)]
 enum Parser {
     Pcap(Pcap),

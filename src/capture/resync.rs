@@ -11,21 +11,21 @@ use super::buffer::Buffer;
 use super::error::Error;
 use super::limits::{BUFFER_SIZE, READ_SIZE};
 
-/// What a format says of the bytes at a position.
+/// Verdict of a format on the bytes at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// A sound record begins here.
     Sound,
-    /// None begins here, and none within this many bytes, which are at least one.
+    /// No record begins here, and none within this many bytes, which are at least one.
     Not(usize),
-    /// To tell takes this many bytes from here on, which is at most half of the buffer.
+    /// Number of bytes from here on that are needed to tell, at most half of the buffer.
     Needs(usize),
 }
 
-/// Where the stream ends, as far as a [`Verdict`] must know.
+/// End of the stream, as far as a [`Verdict`] must know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// With the bytes that are shown.
+    /// The stream ends with the bytes that are shown.
     Ends,
     /// Later.
     GoesOn,

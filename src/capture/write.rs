@@ -11,7 +11,7 @@ use super::limits::{MAX_INTERFACES, MAX_WRITTEN};
 use super::{pcap, pcapng};
 use crate::time::Instant;
 
-/// Why a packet could not be written. Unless it is [`WriteError::Io`], nothing was.
+/// Error of writing a packet. Unless it is [`WriteError::Io`], nothing was.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
@@ -22,7 +22,7 @@ pub enum WriteError {
     /// Other programs would refuse to read a packet of this length.
     #[error("a packet of {length} bytes cannot be written, the limit is {MAX_WRITTEN}")]
     TooLong {
-        /// How many captured bytes there are.
+        /// Number of captured bytes.
         length: usize,
     },
 
@@ -42,13 +42,13 @@ pub enum WriteError {
         "a packet is of link type {other}, those before it of {first}; a pcap holds one link type, a pcapng any"
     )]
     LinkTypes {
-        /// That of the file.
+        /// Link-layer type of the file.
         first: LinkType,
-        /// That of the packet.
+        /// Link-layer type of the packet.
         other: LinkType,
     },
 
-    /// There are as many interfaces as a reader remembers.
+    /// The maximum number of interfaces, which is as many as a reader remembers.
     #[error("a capture cannot have more than {MAX_INTERFACES} interfaces")]
     TooManyInterfaces,
 
@@ -58,17 +58,17 @@ pub enum WriteError {
         u16::MAX
     )]
     NameTooLong {
-        /// How long the name is.
+        /// Length of the name.
         length: usize,
     },
 }
 
-/// Which way a packet went.
+/// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// It came in.
+    /// Received.
     Inbound,
-    /// It went out.
+    /// Sent.
     Outbound,
 }
 
@@ -193,7 +193,7 @@ impl<W: Write> PcapngWriter<W> {
         self.write_with(interface, time.as_nanos(), len, data, &[])
     }
 
-    /// The same of a whole packet, with the way it went.
+    /// Writes a whole packet with its direction.
     pub fn write_directed(
         &mut self,
         interface: InterfaceId,
@@ -208,7 +208,7 @@ impl<W: Write> PcapngWriter<W> {
         self.write_with(interface, time.as_nanos(), len, data, &options)
     }
 
-    /// The same with a comment.
+    /// Writes a whole packet with its direction and a comment.
     pub fn write_commented(
         &mut self,
         interface: InterfaceId,
@@ -345,7 +345,7 @@ pub(super) fn push_option(body: &mut Vec<u8>, code: u16, value: &[u8]) -> Result
     Ok(())
 }
 
-/// What fills `length` bytes up to a multiple of four.
+/// Returns the bytes that fill `length` bytes up to a multiple of four.
 fn padding(length: usize) -> &'static [u8] {
     match length % 4 {
         1 => &[0; 3],

@@ -16,7 +16,8 @@ use crate::time::Instant;
 use crate::verbs::{Errno, Mtu, QpType};
 use crate::wire::cm::PortSpace;
 
-/// Which question an answer is for. An answer to a question that no longer stands is ignored.
+/// Token of a query, by which its answer is matched. An answer to a question that no longer stands
+/// is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ResolveToken {
     id: CmId,
@@ -26,7 +27,7 @@ pub struct ResolveToken {
 /// A question to the caller: from which device and address is this destination reached?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// To answer with.
+    /// Token for the answer.
     pub token: ResolveToken,
     /// The id that wants to know.
     pub id: CmId,
@@ -43,7 +44,7 @@ pub struct Query {
 pub struct Resolution {
     /// The device.
     pub device: DeviceId,
-    /// Its address.
+    /// Local address.
     pub source: IpAddr,
     /// The hop limit of the route.
     pub hop_limit: u8,

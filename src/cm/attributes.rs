@@ -1,4 +1,5 @@
-//! What the QP of an id must be set to, as `rdma_init_qp_attr` tells: data that the caller applies.
+//! Attributes that the QP of an id must have, as of `rdma_init_qp_attr`: data that the caller
+//! applies.
 
 use super::Manager;
 use super::config::UDP_Q_KEY;
@@ -26,17 +27,18 @@ const RTR: AttrMask = AttrMask::STATE
     .union(AttrMask::DEST_QPN)
     .union(AttrMask::RQ_PSN);
 
-/// Those of a responder that serves READs.
+/// Attributes of a responder that serves READs.
 const RTR_RESPONDER: AttrMask = AttrMask::MIN_RNR_TIMER.union(AttrMask::MAX_DEST_RD_ATOMIC);
 
-/// Those of a requester that retries.
+/// Attributes of a requester that retries.
 const RTS_REQUESTER: AttrMask =
     AttrMask::RETRY_CNT.union(AttrMask::RNR_RETRY).union(AttrMask::MAX_QP_RD_ATOMIC);
 
 impl Manager {
-    /// What to set the QP of an id to on its way to `state`: INIT, RTR or RTS, and which attributes
-    /// count. INIT of an id that does not connect yet gives peers no access; the final attributes
-    /// are known once a REQ was sent or came, those of RTR and RTS once the peer's side is known.
+    /// Returns the attributes of an id's QP for its transition to `state`: INIT, RTR or RTS, with
+    /// their mask. INIT of an id that does not connect yet gives peers no access; the final
+    /// attributes are known once a REQ was sent or came, those of RTR and RTS once the peer's side
+    /// is known.
     pub fn qp_attr(&self, id: CmId, state: QpState) -> Result<(QpAttr, AttrMask), Error> {
         let entry = self.id(id)?;
         let device = entry.device.and_then(|device| self.devices.get(device));
@@ -127,7 +129,7 @@ fn rts(connection: &Connection) -> Result<(QpAttr, AttrMask), Error> {
     Ok((attr, mask))
 }
 
-/// That a connection knows its peer's side and is not over.
+/// Checks that a connection knows its peer's side and is not over.
 fn require_peer(connection: &Connection) -> Result<(), Error> {
     match connection.state {
         State::ReqRcvd

@@ -1,4 +1,4 @@
-//! What a manager is told when it is made.
+//! Configuration of a manager.
 
 use core::ops::RangeInclusive;
 use core::time::Duration;
@@ -9,10 +9,10 @@ use crate::wire::QKey;
 /// The Q_Key of datagrams in the UDP port space: `RDMA_UDP_QKEY`.
 pub const UDP_Q_KEY: QKey = QKey::new(0x0123_4567);
 
-/// When an unanswered message is retransmitted.
+/// Schedule by which unanswered messages are retransmitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retransmission {
-    /// As Linux: at a constant interval, which the messages announce.
+    /// Linux's schedule: a constant interval, which the messages announce.
     Constant,
     /// First after this time, then after twice the time before, up to Linux's interval. The manager
     /// gives up when Linux would. A sender may choose: what a REQ announces is how long the *peer*
@@ -30,21 +30,21 @@ pub struct Config {
     /// The time in which a peer shall answer, and in which this manager answers, as a code: 4.096
     /// µs × 2^code (`CMA_CM_RESPONSE_TIMEOUT`).
     pub response_timeout: u8,
-    /// How often a message is retransmitted (`CMA_MAX_CM_RETRIES`).
+    /// Maximum number of retransmissions of a message (`CMA_MAX_CM_RETRIES`).
     pub max_cm_retries: u8,
     /// The packet life time of a path, as a code (`CMA_IBOE_PACKET_LIFETIME`; 18 before Linux
     /// 6.12).
     pub packet_life_time: u8,
-    /// How much longer an answer takes, as the MRA says that a duplicate REQ or REP gets
+    /// Additional time for an answer, announced by the MRA that a duplicate REQ or REP gets
     /// (`CMA_CM_MRA_SETTING`).
     pub mra_timeout: u8,
-    /// When messages are retransmitted.
+    /// Schedule of retransmissions.
     pub retransmission: Retransmission,
-    /// For how long a refused request, or an answered SIDR_REQ, is remembered, so that its
+    /// Time for which a refused request, or an answered SIDR_REQ, is remembered, so that its
     /// duplicate gets the same answer instead of being a new request. Peers retransmit for 74 s, as
     /// Linux does: 16 times, each 4.6 s.
     pub answer_hold: Duration,
-    /// For how long a request for which nothing listens waits for its listener before it is
+    /// Time for which a request for which nothing listens waits for its listener before it is
     /// refused. Zero, as in Linux: it is refused at once.
     pub listen_grace: Duration,
     /// The ports that a bind to port 0 chooses from (`ip_local_port_range`).

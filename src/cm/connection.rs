@@ -11,7 +11,7 @@ use crate::verbs::{AhAttr, Mtu, QpType};
 use crate::wire::cm::{CommId, SidrReq};
 use crate::wire::{Psn, Qpn};
 
-/// What was agreed on, from this side's view: all that its QP must be set to.
+/// Parameters that both sides agreed on, from this side's view: all that its QP must be set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Negotiated {
     pub(super) qp_type: QpType,
@@ -33,7 +33,7 @@ pub(super) struct Negotiated {
 /// The answer that a duplicate gets in timewait.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
-    /// None was given, or it is made anew.
+    /// No answer was given, or it is made anew.
     None,
     /// The answer to the REQ or SIDR_REQ.
     ToRequest(MadBytes),
@@ -45,7 +45,7 @@ pub(super) enum Answer {
 /// because a GUID is a claim: a peer elsewhere that makes the same one is another peer.
 pub(super) type RemoteKey = ([u8; 16], u64, u32);
 
-/// By what a peer's messages find the connection, besides the own comm id.
+/// Keys by which a peer's messages find the connection, besides the own comm id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RemoteKeys {
     /// The peer's comm id.
@@ -62,12 +62,12 @@ pub(super) struct Connection {
     pub(super) state: State,
     /// The id that it belongs to, unless it outlives it.
     pub(super) owner: Option<CmId>,
-    /// Its place among those that belong to none.
+    /// Number among the connections that belong to no id.
     pub(super) lingering: Option<u64>,
     pub(super) device: DeviceId,
-    /// Where messages go.
+    /// Destination of messages.
     pub(super) ah: AhAttr,
-    /// Where the QP's packets go.
+    /// Destination of the QP's packets.
     pub(super) qp_ah: AhAttr,
     pub(super) local_id: CommId,
     pub(super) remote_id: Option<CommId>,
@@ -76,11 +76,11 @@ pub(super) struct Connection {
     pub(super) keys: RemoteKeys,
     pub(super) transaction: u64,
     pub(super) negotiated: Negotiated,
-    /// When messages are retransmitted.
+    /// Schedule of retransmissions.
     pub(super) schedule: Schedule,
     /// The message in flight, or the RTU that answers a duplicate REP.
     pub(super) message: Option<MadBytes>,
-    /// What is known of its transmission.
+    /// State of its transmission.
     pub(super) transmission: Transmission,
     pub(super) answer: Answer,
     /// The SIDR_REQ that is to be answered.
@@ -90,7 +90,7 @@ pub(super) struct Connection {
     pub(super) allowance: Option<u8>,
     /// Number of times that its RTU is still repeated.
     pub(super) rtu_repeats: u8,
-    /// Its number among the half-open ones.
+    /// Number among the half-open connections.
     pub(super) half_open: Option<u64>,
     pub(super) deadline: Option<Instant>,
 }
@@ -103,7 +103,7 @@ impl Connection {
 }
 
 impl Manager {
-    /// How many messages wait for an answer and are retransmitted until it comes.
+    /// Returns the number of messages that wait for an answer and are retransmitted until it comes.
     pub fn unanswered(&self) -> usize {
         self.connections.iter().filter(|(_, entry)| entry.state.is_retransmitting()).count()
     }

@@ -1,4 +1,4 @@
-//! Everything that is refused has a name and is counted.
+//! Counters of refused messages and other events, each with a name.
 
 use crate::counters::counters;
 

@@ -26,17 +26,17 @@ pub struct Device {
     /// was lost, and end the older: no two processes may use the same, and a restarted one should
     /// have another.
     pub guid: u64,
-    /// Its addresses, each with the index of its GID.
+    /// Addresses, each with the index of its GID.
     pub addresses: Vec<(IpAddr, u8)>,
     /// The GID with index 0, which a REJ for a wrong GID tells.
     pub port_gid: Gid,
-    /// Its port.
+    /// Port.
     pub port_num: PortNum,
     /// The path MTU.
     pub mtu: Mtu,
-    /// How long it takes to acknowledge, as a code (`local_ca_ack_delay`).
+    /// Delay of acknowledgements, as a code (`local_ca_ack_delay`).
     pub ack_delay: u8,
-    /// Its partition.
+    /// Partition key.
     pub pkey: PKey,
     /// Whether peers may FLUSH its memory.
     pub flush: bool,

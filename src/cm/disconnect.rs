@@ -16,11 +16,11 @@ use super::table::{CmId, ConnectionId};
 use crate::time::Instant;
 use crate::wire::cm::{Drep, Dreq};
 
-/// What was left of an id.
+/// Remains of a destroyed id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Destroyed {
-    /// How many of its events the program took: it must acknowledge as many before it forgets the
-    /// id.
+    /// Number of its events that the program took: it must acknowledge as many before it forgets
+    /// the id.
     pub events_reported: u32,
     /// The groups that it was a member of, which the caller has to leave.
     pub groups: Vec<Group>,

@@ -20,23 +20,22 @@ use crate::wire::Gid;
 use crate::wire::cm::Message;
 use crate::wire::mad::MAD_LEN;
 
-/// What a request and its duplicates have in common: its sender, and the comm id or number that it
-/// gave it.
+/// Key of a request and its duplicates: its sender, and the comm id or number that it gave it.
 type Key = (Gid, bool, u32);
 
 /// The requests that came before their listener.
 #[derive(Debug, Default)]
 pub(super) struct EarlyRequests {
-    /// Those that wait, by the time at which they are looked at once more.
+    /// Requests that wait, by the time at which they are handled once more.
     waiting: VecDeque<Early>,
-    /// Those that were refused, and when.
+    /// Requests that were refused, and when.
     refused: VecDeque<(Instant, Key)>,
 }
 
 /// A request that waits for its listener.
 #[derive(Debug)]
 struct Early {
-    /// When it is looked at once more.
+    /// Time at which it is handled once more.
     due: Instant,
     key: Key,
     device: DeviceId,
@@ -47,19 +46,19 @@ struct Early {
 }
 
 impl EarlyRequests {
-    /// How many wait.
+    /// Returns the number of requests that wait.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// When the first one is looked at once more.
+    /// Returns the time at which the first one is handled once more.
     pub(super) fn due(&self) -> Option<Instant> {
         self.waiting.front().map(|early| early.due)
     }
 }
 
 impl Manager {
-    /// What becomes of a request that came before its listener, or is a duplicate of one; `None` if
+    /// Handles a request that came before its listener, or is a duplicate of one; returns `None` if
     /// it is neither.
     pub(super) fn handle_early(
         &mut self,

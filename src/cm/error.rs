@@ -1,9 +1,9 @@
-//! Why a command failed.
+//! Errors of commands.
 
 use super::state::IdState;
 use crate::verbs::Errno;
 
-/// Why a command failed, with the error number that Linux's `rdma_cm` gives.
+/// Error of a command, with the error number that Linux's `rdma_cm` gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -19,12 +19,12 @@ pub enum Error {
     /// An argument makes no sense.
     #[error("invalid {0}")]
     Argument(&'static str),
-    /// There is more private data than the message takes.
+    /// More private data than the message takes.
     #[error("{len} bytes of private data, the message takes {max}")]
     PrivateData {
-        /// How much there is.
+        /// Length of the data.
         len: usize,
-        /// How much the message takes.
+        /// Maximum length in the message.
         max: usize,
     },
     /// The address and port are taken.

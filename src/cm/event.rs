@@ -8,7 +8,7 @@ use crate::wire::{QKey, Qpn};
 /// Declares the kinds of events with their numbers and names in C.
 macro_rules! kinds {
     ($($kind:ident = $code:literal, $name:literal;)*) => {
-        /// What happened: `rdma_cm_event_type`, with its numbers.
+        /// Kind of an event: `rdma_cm_event_type`, with its numbers.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         #[expect(missing_docs, reason = "the documentation of librdmacm names them")]
@@ -20,7 +20,7 @@ macro_rules! kinds {
             /// All of them, by their numbers.
             pub const ALL: [Self; 16] = [$(Self::$kind),*];
 
-            /// Its name in C.
+            /// Returns the name in C.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$kind => concat!("RDMA_CM_EVENT_", $name),)*
@@ -73,55 +73,55 @@ pub struct Ece {
 /// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// Kind of the event.
     pub kind: EventKind,
-    /// To which id; of a request, the new id.
+    /// Id of the event; of a request, the new id.
     pub id: CmId,
     /// The listener that a request is for.
     pub listener: Option<CmId>,
-    /// What the program gave the id, or of a request the listener, to know it by.
+    /// Context that the program gave the id, or of a request the listener.
     pub context: u64,
     /// 0, a negative error number, or the positive reason of a REJ or status of a SIDR_REP.
     pub status: i32,
-    /// What came with it.
+    /// Parameters.
     pub param: EventParam,
     /// The peer's options of an enhanced connection.
     pub ece: Ece,
 }
 
-/// What comes with an event.
+/// Parameters of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventParam {
-    /// Nothing.
+    /// No parameters.
     None,
-    /// Of a connection: `rdma_conn_param`.
+    /// Parameters of a connection: `rdma_conn_param`.
     Conn(ConnEvent),
-    /// Of datagrams: `rdma_ud_param`.
+    /// Parameters of datagrams: `rdma_ud_param`.
     Ud(UdEvent),
 }
 
-/// What the peer says of a connection, as the receiver sees it.
+/// Parameters of the peer's side of a connection, as the receiver sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnEvent {
     /// The peer's private data.
     pub private_data: PrivateData,
-    /// How many READs and atomics of the peer it asks this side to serve at a time.
+    /// Number of READs and ATOMICs of the peer that it asks this side to serve at a time.
     pub responder_resources: u8,
-    /// How many READs and atomics it serves for this side at a time.
+    /// Number of READs and ATOMICs that it serves for this side at a time.
     pub initiator_depth: u8,
     /// Whether it counts credits.
     pub flow_control: bool,
-    /// How often it wants to be retried.
+    /// Number of retries that it wants.
     pub retry_count: u8,
-    /// How often it wants to be retried while it is not ready.
+    /// Number of retries that it wants while it is not ready.
     pub rnr_retry_count: u8,
     /// Whether its QP has a shared receive queue.
     pub srq: bool,
-    /// Its QP.
+    /// Number of its QP.
     pub qpn: Qpn,
 }
 
-/// Where datagrams go.
+/// Destination of datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdEvent {
     /// The peer's private data.
@@ -130,9 +130,9 @@ pub struct UdEvent {
     pub ah: Option<AhAttr>,
     /// The QP.
     pub qpn: Qpn,
-    /// Its Q_Key.
+    /// Q_Key.
     pub q_key: QKey,
-    /// What the program gave a join to know it by.
+    /// Context that the program gave the join.
     pub join_context: u64,
 }
 

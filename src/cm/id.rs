@@ -1,4 +1,4 @@
-//! What a program holds: an id.
+//! Ids, which programs hold.
 
 use core::net::SocketAddr;
 
@@ -79,7 +79,7 @@ pub(super) struct Id {
     pub(super) backlog: Backlog,
     pub(super) resolving: Option<Resolving>,
     pub(super) groups: Vec<Membership>,
-    /// How many events the program took.
+    /// Number of events that the program took.
     pub(super) events_reported: u32,
 }
 

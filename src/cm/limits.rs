@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-/// How much of everything a [`Manager`](super::Manager) holds at most.
+/// Maximum numbers of the objects that a [`Manager`](super::Manager) holds.
 ///
 /// A peer can make a manager allocate in four ways, each bounded here: a REQ or SIDR_REQ for a
 /// listener costs a place in that listener's backlog, and when the program accepts it one among the
@@ -58,7 +58,7 @@ impl Default for Limits {
     }
 }
 
-/// How many events one id has in its channel at most, beyond those that commands of the program ask
+/// Maximum number of events of one id in its channel, beyond those that commands of the program ask
 /// for: CONNECT_RESPONSE or ESTABLISHED, then REJECTED, UNREACHABLE or DISCONNECTED, then
 /// TIMEWAIT_EXIT, and DEVICE_REMOVAL.
 pub const EVENTS_PER_ID: usize = 4;

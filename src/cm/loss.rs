@@ -20,7 +20,7 @@ use crate::wire::Gid;
 /// may be slow, and has them all.
 const PROBES: u32 = 16;
 
-/// What is known of the transmission of a message that waits for an answer.
+/// Transmission state of a message that waits for an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Transmission {
     /// Number of its first transmission. An answer may be one to any of them, so this is what it
@@ -28,14 +28,14 @@ pub(super) struct Transmission {
     first: u64,
     /// Number of its last transmission.
     last: u64,
-    /// How often the peer had answered when this was last looked at.
+    /// Number of the peer's answers at the last check.
     answers: u64,
 }
 
-/// What a timer does with a message that is not answered.
+/// Decision about a message that is not answered when its timer fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is lost, or the peer is silent.
+    /// The message is lost, or the peer is silent.
     Retransmit,
     /// The peer answers what was sent before, or is silent and was probed.
     Wait,

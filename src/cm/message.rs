@@ -20,10 +20,10 @@ pub(super) const BASE_VERSION: u8 = 1;
 /// The method of all CM messages: Send.
 pub(super) const SEND: u32 = 3;
 
-/// In the upper half of a transaction id Linux puts the number of its MAD agent. It means nothing.
+/// Upper half of a transaction id, where Linux puts the number of its MAD agent. It means nothing.
 const AGENT: u64 = 2 << 32;
 
-/// Why a request or reply is rejected (§12.6.7.2); those that this manager says.
+/// Reason of a REJ (§12.6.7.2); those that this manager sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum RejectReason {
@@ -31,7 +31,7 @@ pub enum RejectReason {
     Timeout = 4,
     /// The connection is not known.
     InvalidCommId = 6,
-    /// Nothing listens there.
+    /// Nothing listens at the service ID.
     InvalidServiceId = 8,
     /// The QP is, as far as this side knows, connected.
     StaleConnection = 10,
@@ -45,7 +45,7 @@ pub enum RejectReason {
     VendorOption = 35,
 }
 
-/// Which message a REJ rejects.
+/// Message that a REJ rejects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Rejected {
@@ -54,7 +54,7 @@ pub(super) enum Rejected {
     Other = 2,
 }
 
-/// Which message an MRA answers.
+/// Message that an MRA answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Mraed {
@@ -95,7 +95,7 @@ pub(super) fn mad(
     bytes
 }
 
-/// What a REJ tells beside its reason: additional information, and private data.
+/// Details of a REJ beside its reason: additional information, and private data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RejectDetail {
     pub(super) info: [u8; 72],
@@ -106,7 +106,7 @@ pub(super) struct RejectDetail {
 impl RejectDetail {
     pub(super) const NONE: Self = Self { info: [0; 72], info_len: 0, private_data: [0; 148] };
 
-    /// These bytes as additional information.
+    /// Creates details with these bytes as additional information.
     pub(super) fn info(bytes: &[u8]) -> Self {
         let mut info = [0; 72];
         info.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);

@@ -224,8 +224,8 @@ use space::Spaces;
 use table::{ConnectionId, Table};
 use timers::Timers;
 
-/// How much of everything a manager holds; a manager without ids and with an expired timewait holds
-/// nothing.
+/// Numbers of the objects that a manager holds; a manager without ids and with an expired timewait
+/// holds none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is named by what it counts")]
 pub struct Usage {
@@ -259,15 +259,15 @@ pub struct Manager {
     spaces: Spaces,
     /// Connections by the own comm id.
     by_local_id: BTreeMap<u32, ConnectionId>,
-    /// By the peer's comm id.
+    /// Connections by the peer's comm id.
     by_remote_id: BTreeMap<RemoteKey, ConnectionId>,
-    /// By the peer's QPN.
+    /// Connections by the peer's QPN.
     by_remote_qpn: BTreeMap<RemoteKey, ConnectionId>,
-    /// By the peer's address and SIDR request.
+    /// Connections by the peer's address and SIDR request.
     by_sidr: BTreeMap<([u8; 16], u32), ConnectionId>,
     /// Connections that belong to no id, the oldest first.
     lingering: BTreeMap<u64, ConnectionId>,
-    /// How many there ever were.
+    /// Number of lingering connections that there ever were.
     lingered: u64,
     timers: Timers,
     peers: Peers,
@@ -276,7 +276,7 @@ pub struct Manager {
     unclaimed: VecDeque<Unclaimed>,
     early: EarlyRequests,
     half_open: SourceQueue<ConnectionId>,
-    /// How many there ever were.
+    /// Number of queries that there ever were.
     queried: u64,
     readable: VecDeque<ChannelId>,
     counters: Counters,
@@ -314,17 +314,17 @@ impl Manager {
         }
     }
 
-    /// What it was told when it was made.
+    /// Returns the configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// How often everything happened that is counted.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// How much it holds.
+    /// Returns the numbers of the objects that it holds.
     pub fn usage(&self) -> Usage {
         Usage {
             ids: self.ids.len(),

@@ -18,9 +18,9 @@ use crate::wire::{Gid, MacAddr, Qpn};
 /// A multicast group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Group {
-    /// Its address.
+    /// Address.
     pub address: IpAddr,
-    /// Its GID.
+    /// GID.
     pub gid: Gid,
     /// The Ethernet address of its packets.
     pub mac: MacAddr,
@@ -48,7 +48,7 @@ impl Group {
     }
 }
 
-/// What a member does.
+/// Role of a member of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum JoinMode {
     /// Sends and receives.

@@ -29,7 +29,7 @@ pub struct PathRecord {
     pub mtu: Mtu,
     /// The rate, as `ibv_rate`; 0 is none in particular.
     pub rate: u8,
-    /// How long a packet lives in the network, as a code.
+    /// Life time of a packet in the network, as a code.
     pub packet_life_time: u8,
 }
 

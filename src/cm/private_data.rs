@@ -11,20 +11,20 @@ use crate::wire::cm::{IpCm, IpCmRepr};
 /// The most private data that any message delivers: that of a REP.
 const MAX: usize = 196;
 
-/// How much private data of the program's a message takes. It delivers as much, whatever was sent:
+/// Maximum length of a program's private data, by message. It delivers as much, whatever was sent:
 /// the receiver never learns the length, and sees zeros behind the data.
 pub mod private_data_len {
     use crate::wire::cm::IpCm;
 
-    /// In a REQ, behind the IP header.
+    /// Maximum length in a REQ, behind the IP header.
     pub const REQ: usize = 92 - IpCm::LEN;
-    /// In a REP.
+    /// Maximum length in a REP.
     pub const REP: usize = 196;
-    /// In a REJ.
+    /// Maximum length in a REJ.
     pub const REJ: usize = 148;
-    /// In a SIDR_REQ, behind the IP header.
+    /// Maximum length in a SIDR_REQ, behind the IP header.
     pub const SIDR_REQ: usize = 216 - IpCm::LEN;
-    /// In a SIDR_REP.
+    /// Maximum length in a SIDR_REP.
     pub const SIDR_REP: usize = 136;
 }
 
@@ -36,7 +36,7 @@ pub struct PrivateData {
 }
 
 impl PrivateData {
-    /// None.
+    /// No private data.
     pub const NONE: Self = Self { bytes: [0; MAX], len: 0 };
 
     /// The private data in a field of a message.
@@ -95,8 +95,8 @@ pub(super) fn ip_header(source: SocketAddr, destination: SocketAddr) -> IpCm {
     .emit()
 }
 
-/// Who asks whom according to a header: the source with its port, and the destination. `None` if
-/// the version is not 0, the IP version odd, or an address cannot be one of a peer: unspecified,
+/// Returns the addresses of a header: the source with its port, and the destination. `None` if the
+/// version is not 0, the IP version odd, or an address cannot be one of a peer: unspecified,
 /// multicast or broadcast.
 pub(super) fn parse_ip_header(header: &IpCm) -> Option<(SocketAddr, IpAddr)> {
     // Rule: C-02.1.

@@ -15,9 +15,9 @@ use crate::wire::mad::{MAD_LEN, Mad, MadHeader, MgmtClass};
 pub struct Received<'a> {
     /// The device.
     pub device: DeviceId,
-    /// From whom: answers go there.
+    /// Address of the sender, to which answers go.
     pub source: Gid,
-    /// To which of the device's addresses.
+    /// Address of the device to which it was sent.
     pub destination: Gid,
     /// The traffic class it travelled with, which answers have, too.
     pub traffic_class: u8,
@@ -25,30 +25,30 @@ pub struct Received<'a> {
     pub mad: &'a [u8],
 }
 
-/// What became of a MAD.
+/// Treatment of a MAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// It changed something.
+    /// The MAD was accepted, and changed the state.
     Accepted,
-    /// It was refused, with an answer or without, and counted.
+    /// The MAD was refused, with an answer or without, and counted.
     Refused(Counter),
 }
 
-/// Whom a message is for.
+/// Addressee of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addressee {
     /// Any process with a listener on this port.
     Listener(PortSpace, u16),
     /// The process that has this comm id.
     CommId(CommId),
-    /// The same, and the message is a DREQ.
+    /// The connection with this comm id, if the message is a DREQ.
     Disconnect(CommId),
 }
 
 /// A message that no id of this manager knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unclaimed {
-    /// Whom it is for.
+    /// Addressee.
     pub addressee: Addressee,
     /// The address that it was sent to.
     pub destination: Gid,
@@ -65,9 +65,9 @@ pub(super) fn listener_of(service: ServiceId) -> Addressee {
 /// The connection that a message is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// This one.
+    /// The connection.
     Connection(ConnectionId),
-    /// None has these comm ids.
+    /// No connection has these comm ids.
     Unknown,
     /// The comm ids are those of another peer's connection. The sender gets the same answer as for
     /// unknown ones, so that it does not learn which exist.
@@ -181,7 +181,7 @@ impl Manager {
         self.transmit(arrival.device, arrival.ah, mad);
     }
 
-    /// The same, if this manager answers for connections that are unknown at its address.
+    /// Answers a message for an unknown connection, if this manager does so at its address.
     pub(super) fn answer_unknown(
         &mut self,
         arrival: &Arrival<'_>,

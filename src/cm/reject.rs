@@ -113,9 +113,9 @@ impl Manager {
         Ok(())
     }
 
-    /// Nothing is at the peer's address that could answer, as the caller knows: ends what
-    /// [`connect`](Self::connect) began as a host does at which nothing listens, by REJECTED with
-    /// reason 8, or for datagrams by UNREACHABLE with status 1.
+    /// Refuses a connection on behalf of an absent peer: ends what [`connect`](Self::connect) began
+    /// as a host does at which nothing listens, by REJECTED with reason 8, or for datagrams by
+    /// UNREACHABLE with status 1.
     pub fn refuse_absent(&mut self, id: CmId) -> Result<(), Error> {
         let is_datagram = self.id(id)?.is_datagram();
         let name = self.connection_of(id)?;

@@ -24,12 +24,12 @@ use crate::wire::cm::{CommId, IpCm, Req, ReqRepr, ServiceId};
 use crate::wire::mad::AttributeId;
 use crate::wire::{Bits, EeContext, Gid, QKey, Qpn};
 
-/// What a program says of its side of a connection: `rdma_conn_param`.
+/// Parameters of a program's side of a connection: `rdma_conn_param`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnParam<'a> {
     /// Data for the peer's program; see [`private_data_len`] for how much.
     pub private_data: &'a [u8],
-    /// Its QP.
+    /// Number of its QP.
     pub qpn: Qpn,
     /// Whether the QP has a shared receive queue.
     pub srq: bool,
@@ -39,15 +39,15 @@ pub struct ConnParam<'a> {
     pub initiator_depth: u8,
     /// Whether it counts credits.
     pub flow_control: bool,
-    /// How often it retries; at most 7.
+    /// Number of retries; at most 7.
     pub retry_count: u8,
-    /// How often it retries while the peer is not ready; 7 sets no limit, and is the most.
+    /// Number of retries while the peer is not ready; 7 sets no limit, and is the maximum.
     pub rnr_retry_count: u8,
     /// Options of an enhanced connection.
     pub ece: Ece,
 }
 
-/// How a REQ names a QP type: transport service type, and extended transport type.
+/// Returns the encoding of a QP type in a REQ: transport service type, and extended transport type.
 fn transport_of(qp_type: QpType) -> Result<(u32, u32), Error> {
     match qp_type {
         QpType::Rc => Ok((0, 0)),
@@ -472,8 +472,8 @@ impl Manager {
     }
 }
 
-/// What a REQ says, as its receiver sees it: what the sender wants to initiate is what the receiver
-/// serves.
+/// Returns the parameters of a REQ as its receiver sees them: what the sender wants to initiate is
+/// what the receiver serves.
 fn request_param(req: &Req) -> ConnEvent {
     let private = req.private_data();
     ConnEvent {

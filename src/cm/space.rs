@@ -21,7 +21,7 @@ pub(super) struct Binding {
     pub(super) reuse: bool,
     /// Whether a wildcard is of its family alone (`RDMA_OPTION_ID_AFONLY`).
     pub(super) family_only: bool,
-    /// Where it will connect to, if that is known.
+    /// Destination of its connection, if that is known.
     pub(super) destination: Option<SocketAddr>,
     pub(super) listening: bool,
 }
@@ -63,7 +63,7 @@ pub(super) struct Spaces {
     ports: BTreeMap<(u16, u16), Vec<Binding>>,
     /// The last ephemeral port, which is not used twice in a row.
     last: u16,
-    /// How often a listener came or went.
+    /// Number of times a listener was added or removed.
     listener_changes: u64,
 }
 
@@ -184,7 +184,7 @@ impl Spaces {
         }
     }
 
-    /// How many ids are bound.
+    /// Returns the number of bound ids.
     pub(super) fn len(&self) -> usize {
         self.ports.values().map(Vec::len).sum()
     }

@@ -12,28 +12,28 @@
 pub enum IdState {
     /// New.
     Idle,
-    /// It has an address.
+    /// The id has an address.
     AddrBound,
     /// The caller is asked for the way to the destination.
     AddrQuery,
-    /// It has a device, and the destination is known.
+    /// The id has a device, and the destination is known.
     AddrResolved,
-    /// It has a path.
+    /// The id has a path.
     RouteResolved,
-    /// It connects, or is connected, or was refused.
+    /// The id connects, or is connected, or was refused.
     Connect,
-    /// It was connected.
+    /// The id was connected.
     Disconnect,
-    /// It listens.
+    /// The id listens.
     Listen,
-    /// Its device is gone.
+    /// The device of the id is gone.
     DeviceRemoved,
 }
 
 /// The state of a connection, as `ib_cm` has it (§12.9.5 to §12.9.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
-    /// Nothing was sent or received, or all is over.
+    /// No message was sent or received, or all is over.
     Idle,
     /// A REQ is in flight.
     ReqSent,
@@ -53,7 +53,7 @@ pub enum State {
     DreqSent,
     /// A DREQ came; the program has to disconnect, too.
     DreqRcvd,
-    /// It is over; packets of it may still be in the network.
+    /// The connection is over; packets of it may still be in the network.
     Timewait,
     /// A SIDR_REQ is in flight.
     SidrReqSent,
@@ -80,7 +80,7 @@ impl State {
     ];
 }
 
-/// What changes the state of a connection.
+/// Input that changes the state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Input {
     SendReq,
@@ -168,7 +168,7 @@ impl Input {
     ];
 }
 
-/// From, by, to.
+/// State, input, and next state.
 type Transition = (State, Input, State);
 
 /// Every transition of a connection.
@@ -242,7 +242,7 @@ const TRANSITIONS: &[Transition] = &[
 ];
 
 impl State {
-    /// Where `input` takes a connection in this state; `None` if it must be refused.
+    /// Returns the state after `input`; `None` if it must be refused.
     pub(super) fn after(self, input: Input) -> Option<Self> {
         TRANSITIONS.iter().find(|row| (row.0, row.1) == (self, input)).map(|row| row.2)
     }
@@ -301,8 +301,8 @@ mod tests {
         }
     }
 
-    /// From every state, one step or two of this side alone end the connection: nothing depends on
-    /// a peer.
+    /// One step or two of this side alone end the connection from every state: nothing depends on a
+    /// peer.
     #[test]
     fn every_state_can_be_left_without_the_peer() {
         let own = [

@@ -113,7 +113,7 @@ impl Scene {
     }
 }
 
-/// What the peer would have sent to listener 7.
+/// Returns a REQ of the peer to listener 7.
 fn request(space: PortSpace) -> MadBytes {
     let mut peer = Manager::new(Config::default(), 8);
     let device = peer.add_device(Device::new(PEER_GUID, address(2))).unwrap();
@@ -352,7 +352,7 @@ fn destroyed_id_leaves_nothing_behind() {
     }
 }
 
-/// What is not answered is given up, with an event, after as long as Linux takes and as many
+/// Unanswered messages are given up, with an event, after as long as Linux takes and as many
 /// retransmissions as it makes; but a peer that has not answered gets three REPs at most.
 #[test]
 fn unanswered_messages_are_given_up() {
@@ -435,14 +435,14 @@ fn request_from_another_address_is_no_duplicate_and_makes_nothing_stale() {
     assert_eq!(scene.state(), State::DreqSent);
 }
 
-/// The same REQ with another comm id.
+/// Returns the REQ with another comm id.
 fn stolen_id(req: &MadBytes) -> MadBytes {
     let mut mad = *req;
     mad[27] ^= 0x55;
     mad
 }
 
-/// The same REQ with the address of another sender in its path and its header.
+/// Returns the REQ with the address of another sender in its path and its header.
 fn readdress(req: &MadBytes, last: u8) -> MadBytes {
     let mut mad = *req;
     mad[24 + 56..24 + 72].copy_from_slice(&gid(last).0);

@@ -7,7 +7,7 @@ use super::config::Retransmission;
 use super::table::{CmId, ConnectionId};
 use crate::time::Instant;
 
-/// Whose deadline it is.
+/// Owner of a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Owner {
     Connection(ConnectionId),
@@ -66,16 +66,16 @@ const WAIT_GRID: u64 = 64_000_000;
 pub(super) struct Schedule {
     /// The interval that Linux uses, which is also the longest.
     pub(super) interval: Duration,
-    /// How often Linux retransmits.
+    /// Number of retransmissions that Linux makes.
     pub(super) retries: u8,
     /// The interval that comes next.
     next: Duration,
-    /// When Linux would retransmit.
+    /// Time at which Linux would retransmit.
     linux: Instant,
     give_up: Instant,
 }
 
-/// What is due when the timer of a message expires.
+/// Action that is due when the timer of a message expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     /// Linux would retransmit by now.
@@ -101,7 +101,7 @@ impl Schedule {
         self.sent(now)
     }
 
-    /// What is due now.
+    /// Returns the action that is due now.
     pub(super) fn due(&self, now: Instant) -> Due {
         if now >= self.give_up {
             Due::GiveUp
@@ -126,7 +126,7 @@ impl Schedule {
         at
     }
 
-    /// Nothing is sent now; when to look next.
+    /// Returns the time of the next check if nothing is sent now.
     pub(super) fn postpone(&self, now: Instant) -> Instant {
         now.saturating_add(self.interval.max(SHORTEST))
     }

@@ -1,4 +1,4 @@
-//! What a connection manager does for listeners and connections, whichever it is.
+//! Backends of listeners and connections: the traits that every connection manager implements.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

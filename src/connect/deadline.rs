@@ -1,15 +1,15 @@
-//! When a call gives up.
+//! Deadlines of calls.
 
 use std::time::{Duration, Instant};
 
-/// When a call gives up; never, if it has no time.
+/// Deadline of a call; `None` is no deadline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline(Option<Instant>);
 
 impl Deadline {
     pub(super) const NEVER: Self = Self(None);
 
-    /// In so long from now. A time too long to be told is none.
+    /// Creates the deadline in this time from now. A time too long to be told is none.
     pub(super) fn after(timeout: Duration) -> Self {
         Self(now().checked_add(timeout))
     }
@@ -19,7 +19,7 @@ impl Deadline {
         Self(Some(now()))
     }
 
-    /// This one, or one that is so long from now if that is earlier.
+    /// Returns the earlier of this deadline and one in this time from now.
     pub(super) fn within(self, timeout: Duration) -> Self {
         let after = Self::after(timeout);
         Self(self.0.into_iter().chain(after.0).min())

@@ -1,4 +1,4 @@
-//! Why a connection failed.
+//! Errors of connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use crate::cm;
 use crate::cm::PrivateData;
 use crate::verbs::{Errno, ModifyError, QpState};
 
-/// Why a call of a [`ConnectionManager`](super::ConnectionManager) failed.
+/// Error of a call of a [`ConnectionManager`](super::ConnectionManager).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,31 +18,31 @@ pub enum Error {
     /// The system's connection manager refused a call.
     #[error("{call}: {error}")]
     System {
-        /// Which call of `librdmacm`.
+        /// Function of `librdmacm`.
         call: &'static str,
-        /// Why.
+        /// Error number.
         error: Errno,
     },
-    /// There is no way to the peer: no route, or its host does not answer.
+    /// The peer cannot be reached: no route, or its host does not answer.
     #[error("{peer} cannot be resolved: {error}")]
     Unresolved {
         /// The peer.
         peer: SocketAddr,
-        /// Why.
+        /// Error number.
         error: Errno,
     },
     /// The peer refused.
     #[error("the peer refused the connection: {}", reason_text(*reason))]
     Refused {
-        /// Its reason: 8 if nothing listens there, 28 if its program does not want the connection.
+        /// Reason: 8 if nothing listens there, 28 if its program does not want the connection.
         reason: u16,
-        /// What its program had to say.
+        /// Private data of its program.
         private_data: Box<PrivateData>,
     },
     /// The peer does not answer.
     #[error("the peer does not answer")]
     Unreachable,
-    /// It took longer than the caller wanted to wait.
+    /// The call took longer than the caller wanted to wait.
     #[error("timed out")]
     Timeout,
     /// The connection ended before it was established.
@@ -56,10 +56,10 @@ pub enum Error {
     Qp {
         /// Into which.
         state: QpState,
-        /// Why not.
+        /// Error of the modification.
         error: ModifyError,
     },
-    /// There is no such queue pair on the NIC.
+    /// The NIC has no such queue pair.
     #[error("the NIC has no such queue pair")]
     NoQp,
     /// The manager was shut down, or belongs to the parent process.

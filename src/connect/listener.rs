@@ -163,7 +163,7 @@ impl Request {
 #[derive(Debug)]
 pub struct Accepting {
     shared: Arc<Shared>,
-    /// Until the outcome is known.
+    /// The id, until the outcome is known.
     id: Option<Box<dyn Id>>,
     qp: QpHandle,
     private_data: PrivateData,

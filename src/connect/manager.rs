@@ -27,7 +27,7 @@ use crate::wire::{Bits, Qpn};
 /// receive that is posted late costly.
 const RNR_TIMER: RnrTimer = RnrTimer(Bits::low(12));
 
-/// What one side wants of a connection. The default is what most programs want.
+/// Options of one side of a connection. The default is what most programs want.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Options<'a> {
@@ -46,7 +46,7 @@ pub struct Options<'a> {
     pub tos: Option<u8>,
     /// Address of the device to connect from. Without one it is that of the route to the peer.
     pub source: Option<IpAddr>,
-    /// How long the call may take.
+    /// Maximum time of the call.
     pub timeout: Duration,
 }
 
@@ -71,8 +71,8 @@ impl<'a> Options<'a> {
         Self { private_data, ..Self::default() }
     }
 
-    /// As a message has it, with no more READs and atomics than `most` that are served, and in
-    /// flight.
+    /// Returns the parameters for a message, with at most `most` READs and ATOMICs that are served,
+    /// and in flight.
     fn param(&self, qpn: Qpn, most: [u8; 2]) -> ConnParam<'a> {
         let [serves, sends] = most;
         ConnParam {
@@ -96,7 +96,7 @@ pub struct ConnectionManager {
     shared: Arc<Shared>,
 }
 
-/// What a manager, its listeners and its connections share.
+/// State that a manager, its listeners and its connections share.
 #[derive(Debug)]
 pub(super) struct Shared {
     backend: Box<dyn Backend>,
@@ -257,8 +257,8 @@ impl Shared {
         Ok(())
     }
 
-    /// What this side accepts a request with: no more READs and atomics than the peer asks for,
-    /// serves, and the device can do.
+    /// Returns the parameters by which this side accepts a request: no more READs and ATOMICs than
+    /// the peer asks for, serves, and the device can do.
     pub(super) fn accept_param<'a>(
         &self,
         options: &Options<'a>,

@@ -117,12 +117,12 @@ impl Nics {
     }
 }
 
-/// What became of a MAD.
+/// Result of sending a MAD.
 pub(super) enum Sent {
-    /// It is in the send queue.
+    /// The MAD is in the send queue.
     Queued(Arc<Gsi>),
     /// The send queue has no room.
     Full(Arc<Gsi>),
-    /// Its NIC is closed, or has lost the address that it would come from.
+    /// The NIC is closed, or has lost the address that the MAD would come from.
     Dropped,
 }

@@ -1,4 +1,5 @@
-//! Which of several processes at one address answers what none of them knows.
+//! Election among the processes at one address: one of them answers messages for connections that
+//! none of them knows.
 //!
 //! On raw links, processes share addresses, and each sees every MAD. A message for a comm id or a
 //! listener is answered by the process that has it. A message for neither is answered by the eldest

@@ -14,16 +14,16 @@ use crate::link::route::{Route, RouteCache, probe};
 use crate::time::Instant;
 use crate::verbs::{Errno, Mtu};
 
-/// How often the kernel is asked whether it knows a neighbor by now.
+/// Interval at which the kernel is queried for a neighbor that it did not know.
 const RECHECK: Duration = Duration::from_millis(10);
 
 /// The hop limit of packets, as Linux has it.
 const HOP_LIMIT: u8 = 64;
 
-/// What is known of the kernel's routes, and resolutions that wait for a neighbor.
+/// Cache of the kernel's routes, and resolutions that wait for a neighbor.
 #[derive(Debug)]
 pub(super) struct Resolver {
-    /// If it could not be opened, a look-up tries once more.
+    /// Route cache; if it could not be opened, a look-up tries once more.
     routes: Option<RouteCache>,
     pending: Vec<Pending>,
     recheck: Option<Instant>,
@@ -178,7 +178,7 @@ impl Resolver {
         self.recheck = (!self.pending.is_empty()).then(|| now.saturating_add(RECHECK));
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called next.
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) wants to be called next.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.recheck
     }

@@ -26,22 +26,21 @@ use crate::time::Instant;
 /// Later ones back off to Linux's interval.
 const FIRST_RETRANSMISSION: Duration = Duration::from_millis(50);
 
-/// How long a request waits for its listener: a few scheduling delays of a loaded machine, and less
-/// than the peer's first retransmission.
+/// Time for which a request waits for its listener: a few scheduling delays of a loaded machine,
+/// and less than the peer's first retransmission.
 const LISTEN_GRACE: Duration = Duration::from_millis(40);
 
-/// How late the thread may run a timer of the manager: timers that expire one after the other are
-/// run together.
+/// Slack of the manager's timers: timers that expire one after the other are run together.
 const TIMER_SLACK: Duration = Duration::from_millis(10);
 
-/// How soon a MAD for which queue pair 1 had no room is tried once more.
+/// Delay until a MAD for which queue pair 1 had no room is tried once more.
 const RETRY_SEND: Duration = Duration::from_millis(1);
 
-/// How often a command or the thread tries to empty its queue of MADs before it leaves the rest for
-/// later.
+/// Number of times a command or the thread tries to empty its queue of MADs before it leaves the
+/// rest for later.
 const SEND_ROUNDS: usize = 16;
 
-/// What a service is told when it is started.
+/// Configuration of a service.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
@@ -50,8 +49,8 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// What Linux uses, but for a first retransmission after 50 ms, and 40 ms for a listener to
-    /// come after its request.
+    /// Returns the values of Linux, but for a first retransmission after 50 ms, and 40 ms for a
+    /// listener to come after its request.
     fn default() -> Self {
         let retransmission = Retransmission::Backoff(FIRST_RETRANSMISSION);
         let manager =
@@ -93,9 +92,9 @@ struct State {
     registry: Registry,
     /// MADs for which queue pair 1 had no room.
     unsent: VecDeque<Transmit>,
-    /// When to try them once more.
+    /// Time of the next attempt to send them.
     retry_send: Option<Instant>,
-    /// When the thread wakes by itself.
+    /// Time at which the thread wakes by itself.
     sleeps_until: Option<Instant>,
     phase: Phase,
 }
@@ -301,7 +300,7 @@ impl std::fmt::Debug for CmService {
 }
 
 impl State {
-    /// When the thread has something to do.
+    /// Returns the time at which the thread has work.
     fn deadline(&self) -> Option<Instant> {
         let timers = self.manager.poll_timeout().map(|at| at.saturating_add(TIMER_SLACK));
         let deadlines = [timers, self.resolver.poll_timeout(), self.retry_send];
@@ -411,7 +410,7 @@ impl Inner {
         }
     }
 
-    /// What the thread does: runs expired timers.
+    /// Runs the thread: handles expired timers.
     fn run(&self) {
         let mut state = self.lock();
         while state.phase != Phase::Closed {

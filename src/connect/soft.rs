@@ -19,7 +19,7 @@ use crate::time::Instant;
 use crate::verbs::{AttrMask, EventType, QpAttr, QpState, QpType};
 use crate::wire::cm::PortSpace;
 
-/// How long a dropped manager waits for peers to answer its DREQs and REJs.
+/// Time for which a dropped manager waits for peers to answer its DREQs and REJs.
 const LAST_WORDS: Duration = Duration::from_millis(250);
 
 /// A service with one NIC, which ends with its last id.
@@ -247,8 +247,8 @@ struct Waiters(Mutex<HashMap<ChannelId, Arc<Waiter>>>);
 /// Threads that wait for events of a channel, or of several.
 #[derive(Debug, Default)]
 pub(super) struct Waiter {
-    /// How often the channel became readable. Several threads may wait for one, and each compares
-    /// with what it saw.
+    /// Number of times the channel became readable. Several threads may wait for one, and each
+    /// compares with what it saw.
     rings: Mutex<u64>,
     changed: Condvar,
 }

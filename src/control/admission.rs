@@ -93,7 +93,7 @@ struct Client {
 #[derive(Default)]
 struct State {
     in_all: Use,
-    /// By [`owner`]. An address that takes nothing has no entry.
+    /// Uses by [`owner`]. An address that takes nothing has no entry.
     by_owner: BTreeMap<IpAddr, Use>,
     /// Clients that may lose their place, by number.
     clients: BTreeMap<u64, Client>,

@@ -77,7 +77,7 @@ enum Role {
     Server,
 }
 
-/// Everything that a proof covers, apart from the request.
+/// Fields that a proof covers, apart from the request.
 #[derive(Clone, Copy, Debug)]
 struct Binding {
     protocol: &'static str,

@@ -1,4 +1,4 @@
-//! Who sent a frame and who is to receive it, whatever the network layer.
+//! Addresses of the sender and the receiver of a frame, whatever the network layer.
 
 use super::Context;
 use crate::wire::{Gid, Network};

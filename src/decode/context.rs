@@ -150,7 +150,7 @@ impl Decoder {
     }
 }
 
-/// When a frame was captured, and how long it was on the wire.
+/// Returns the time at which a frame was captured, and its length on the wire.
 #[inline]
 fn time_and_length(record: &Record<'_>) -> (Option<Instant>, u32) {
     if record.link == LinkType::ERF
@@ -167,17 +167,17 @@ fn time_and_length(record: &Record<'_>) -> (Option<Instant>, u32) {
 /// A captured frame with all that is known of it.
 #[derive(Clone, Debug)]
 pub struct Context<'a> {
-    /// Which frame of the capture it is, from 1.
+    /// Number in the capture, from 1.
     pub number: u64,
-    /// When it was captured, if the capture says.
+    /// Time of capture, if the capture has it.
     pub time: Option<Instant>,
-    /// When the first frame was captured.
+    /// Time at which the first frame was captured.
     pub first_time: Option<Instant>,
-    /// When the frame before this one was captured; for the first frame, its own time.
+    /// Time at which the frame before this one was captured; for the first frame, its own time.
     pub previous_time: Option<Instant>,
-    /// How long the frame was on the wire.
+    /// Length on the wire.
     pub wire_len: u32,
-    /// Which of several merged files it is from, counted from 0.
+    /// Index of its file among several merged ones, from 0.
     pub file: u32,
     /// The section and the interface it was captured on, if the capture numbers them.
     pub interface: Option<(u32, u32)>,
@@ -185,11 +185,11 @@ pub struct Context<'a> {
     pub frame: Frame<'a>,
     /// The packet's position in its frame, if the captured frame is a train.
     pub train: Option<TrainPosition>,
-    /// What the caller knows of it that the frame itself does not say.
+    /// Annotations by the caller, which the frame itself does not hold.
     pub annotations: Annotations<'a>,
     /// The verdict on the ICRC costs more than everything else, so it is found once.
     icrc: OnceCell<Option<IcrcVerdict>>,
-    /// Its layers, found when a field is first asked for.
+    /// Layers, found when a field is first requested.
     sections: OnceCell<Sections>,
 }
 
@@ -205,16 +205,16 @@ pub struct TrainPosition {
     pub of: u16,
 }
 
-/// What a program that decodes a capture knows of a frame, and the frame itself does not say: the
-/// fields `frame.file`, `roce.flow` and `roce.retransmission`. A decoder leaves them empty; the
-/// caller sets what it knows.
+/// Facts about a frame that a program knows and the frame itself does not hold: the fields
+/// `frame.file`, `roce.flow` and `roce.retransmission`. A decoder leaves them empty; the caller
+/// sets what it knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Annotations<'a> {
     /// The name of the file it is from, as the user gave it.
     pub file: Option<&'a str>,
     /// The number of its connection, counted from 1 in the order of their first packets.
     pub flow: Option<u64>,
-    /// Why it was retransmitted, if it is a retransmission.
+    /// Cause of its retransmission, if it is one.
     pub retransmission: Option<&'a str>,
 }
 
@@ -229,7 +229,7 @@ pub(super) struct Section {
 impl Section {
     const EMPTY: Self = Self { table: TableId::Frame, start: 0, end: 0 };
 
-    /// Its bytes in the frame.
+    /// Returns the range of its bytes in the frame.
     pub(super) fn range(&self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
@@ -261,7 +261,7 @@ impl Sections {
 }
 
 impl<'a> Context<'a> {
-    /// What is to be said of the ICRC, or `None` if there should be none.
+    /// Returns the verdict on the ICRC, or `None` if there should be none.
     #[inline]
     pub fn icrc(&self) -> Option<IcrcVerdict> {
         *self.icrc.get_or_init(|| self.frame.icrc())
@@ -281,7 +281,7 @@ impl<'a> Context<'a> {
         self.frame.train()
     }
 
-    /// How much of the frame was captured.
+    /// Returns the number of bytes of the frame that were captured.
     pub fn captured_len(&self) -> usize {
         let bytes = self.frame.bytes().len();
         match self.frame.layers().find(Layer::Erf) {
@@ -346,7 +346,7 @@ impl<'a> Context<'a> {
         info.is_some_and(|info| info.operation == Operation::Cnp)
     }
 
-    /// What the body of a management datagram holds, by its class and attribute.
+    /// Adds the sections of the body of a management datagram, by its class and attribute.
     fn push_mad(&self, body: Range<usize>, sections: &mut Sections) {
         sections.push(TableId::MadBody, body.clone());
         let Some(Ok(mad)) = self.frame.packet().and_then(|packet| packet.mad()) else { return };
@@ -498,12 +498,12 @@ impl FieldRef {
         &NAMES
     }
 
-    /// What people call it.
+    /// Returns the label for people.
     pub fn label(&self) -> &'static str {
         self.kind().label
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &'static str {
         self.name
     }
@@ -513,7 +513,7 @@ impl FieldRef {
         self.places
     }
 
-    /// How its values are printed and compared.
+    /// Returns the field that defines how values are printed and compared.
     pub(super) fn kind(&self) -> &'static Field {
         self.places.first().expect("a field stands somewhere").1
     }
@@ -561,7 +561,7 @@ impl FieldRef {
         found.collect()
     }
 
-    /// Its values in a frame, in order.
+    /// Returns the values in a frame, in order.
     pub fn values<'c, 'a>(
         &'c self,
         context: &'c Context<'a>,

@@ -1,4 +1,4 @@
-//! What a field is: a name that tools know, a place in a header, and a way to print it.
+//! Fields: a name that tools know, a position in a header, and a way to print it.
 
 use core::fmt::{self, Write as _};
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -21,43 +21,43 @@ pub struct Field {
     pub(super) show: Show,
 }
 
-/// Where a field's value comes from.
+/// Source of a field's value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Source {
     /// Bits of the layer.
     Bits(BitRange),
     /// Bits of the layer that count in units of this size.
     Scaled(BitRange, u64),
-    /// Everything from this byte of the layer to its end.
+    /// All bytes from this one of the layer to its end.
     From(usize),
     /// The layer is there: the field's own name.
     Presence,
-    /// The same, of some packets.
+    /// Presence of the layer in packets for which the function returns true.
     PresenceIf(for<'a> fn(&Context<'a>) -> bool),
-    /// What the whole packet says.
+    /// Value computed from the whole packet.
     Computed(for<'a> fn(&Context<'a>, &'a [u8]) -> Option<Value<'a>>),
 }
 
-/// How a field is printed.
+/// Format of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Show {
-    /// As a decimal number.
+    /// Decimal number.
     Dec,
-    /// As a hexadecimal number of so many digits.
+    /// Hexadecimal number of so many digits.
     Hex(usize),
-    /// As hexadecimal digits, two a byte.
+    /// Hexadecimal digits, two a byte.
     Bytes,
-    /// As an Ethernet address.
+    /// Ethernet address.
     Mac,
-    /// As an IPv4 address.
+    /// IPv4 address.
     Ipv4,
-    /// As an IPv6 address, or a GID.
+    /// IPv6 address, or a GID.
     Ipv6,
-    /// As it is.
+    /// Text.
     Text,
-    /// As seconds with nine decimals, from nanoseconds.
+    /// Seconds with nine decimals, from nanoseconds.
     Seconds,
-    /// As a date and a time of day in UTC, from nanoseconds since 1970.
+    /// Date and time of day in UTC, from nanoseconds since 1970.
     Date,
 }
 
@@ -125,7 +125,7 @@ impl Field {
         Self { name, label: name, hidden: true, source, show: Show::Text }
     }
 
-    /// The same of a layer whose packets `test` tells from others.
+    /// Returns the field of a layer's presence in packets for which `test` returns true.
     pub(super) const fn presence_if(
         name: &'static str,
         label: &'static str,
@@ -135,7 +135,7 @@ impl Field {
         Self { name, label, hidden: true, source, show: Show::Text }
     }
 
-    /// The same field, shown only when asked for.
+    /// Returns the field as one that is shown only on request.
     pub(super) const fn hidden(mut self) -> Self {
         self.hidden = true;
         self

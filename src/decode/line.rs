@@ -10,12 +10,12 @@ use crate::wire::{
     EtherType, Frame, IcrcVerdict, Layer, Network, Operation, PKey, Packet, Vlan, view,
 };
 
-/// How a line looks.
+/// Style of a line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LineStyle {
     /// Whether the frame number stands first, with the position of a packet in a train: `12.3`.
     pub number: bool,
-    /// How the time is told.
+    /// Style of the time.
     pub time: TimeStyle,
     /// Whether what matters is colored, for a terminal.
     pub color: bool,
@@ -238,7 +238,7 @@ fn write_route(frame: &Frame<'_>, out: &mut String) {
     }
 }
 
-/// What a frame is that is not RoCE, and how much its network layer carries.
+/// Writes the kind of a frame that is not RoCE, and the length of its network layer's payload.
 fn write_other(context: &Context<'_>, out: &mut String) {
     let frame = &context.frame;
     match (frame.protocol(), frame.ethertype()) {

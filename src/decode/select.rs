@@ -43,7 +43,7 @@ impl FieldSet {
     }
 }
 
-/// What the values of a field are.
+/// Type of the values of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
     /// Numbers; those of header fields have at most 32 bits.
@@ -59,7 +59,7 @@ pub enum ValueKind {
 }
 
 impl FieldRef {
-    /// What its values are.
+    /// Returns the type of its values.
     pub fn value_kind(&self) -> ValueKind {
         let kind = self.kind();
         match kind.show {

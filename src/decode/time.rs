@@ -3,7 +3,7 @@
 use super::Context;
 use super::field::{put, write_seconds};
 
-/// How the time of a frame is told: tcpdump's `-t`, once to five times.
+/// Style of the time of a frame: tcpdump's `-t`, once to five times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeStyle {
     /// The time of day.

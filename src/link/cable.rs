@@ -15,7 +15,7 @@ use crate::time::Instant;
 use crate::verbs::Mtu;
 use crate::wire::{Batch, Gid, ICRC_ROOM, Path, PathHeaders, Prefixes, Received};
 
-/// How many packets wait at an end before it holds up the other.
+/// Maximum number of packets that wait at an end before it holds up the other.
 const ROOM: usize = 4096;
 
 /// The two ends of a new cable, which go by these identifiers.
@@ -44,7 +44,7 @@ fn link(gid: Gid, name: &str, own: &Arc<End>, other: &Arc<End>) -> Link {
     }
 }
 
-/// What waits at one end.
+/// Packets that wait at one end.
 struct End {
     packets: Mutex<VecDeque<(Path, Vec<u8>)>>,
     /// Counts them, so that a waiting thread is woken.

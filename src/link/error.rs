@@ -1,4 +1,4 @@
-//! Why a link cannot be opened.
+//! Errors of opening a link.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -9,22 +9,22 @@ use thiserror::Error;
 use crate::verbs::Mtu;
 use crate::wire::ROCE_PORT;
 
-/// Why a link cannot be opened.
+/// Error of opening a link.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The interfaces cannot be listed.
     #[error("cannot list the interfaces")]
     Interfaces(#[source] io::Error),
-    /// There is no such interface.
+    /// No interface has this name.
     #[error("there is no interface {name}; this machine has {}", list(.interfaces))]
     NoInterface {
         /// The one that was named.
         name: String,
-        /// Those that there are.
+        /// Interfaces of this host.
         interfaces: Vec<String>,
     },
-    /// There is no interface of this VLAN.
+    /// No interface belongs to this VLAN.
     #[error(
         "there is no interface {under}.{vlan}; `ip link add link {under} name {under}.{vlan} type vlan id {vlan}` creates \
          it"
@@ -32,7 +32,7 @@ pub enum OpenError {
     NoVlan {
         /// The interface that it would be on.
         under: String,
-        /// Its number.
+        /// Number of the VLAN.
         vlan: String,
     },
     /// A VLAN has a number up to 4094.
@@ -41,7 +41,7 @@ pub enum OpenError {
     /// The interface has no address.
     #[error("{0} has no address; `ip address add 192.0.2.1/24 dev {0}` gives it one")]
     NoAddress(String),
-    /// There are more addresses than a link can have.
+    /// More addresses than a link can have.
     #[error("{count} addresses are more than the {max} of a link: name those that it is for")]
     TooManyAddresses {
         /// Number of addresses.
@@ -57,7 +57,7 @@ pub enum OpenError {
     NotLocal {
         /// The address.
         address: IpAddr,
-        /// Those that there are.
+        /// Addresses of this host.
         addresses: Vec<IpAddr>,
     },
     /// Several interfaces have the address.
@@ -75,10 +75,10 @@ pub enum OpenError {
     Tentative {
         /// The address.
         address: IpAddr,
-        /// Its interface.
+        /// Interface of the address.
         interface: String,
     },
-    /// Another program has the port.
+    /// The port is used by another program.
     #[error(
         "UDP port {ROCE_PORT} of {address} is taken, by another soft NIC (roce serve, for one) or by the kernel's rdma_rxe: on \
          one host every process needs an address of its own; use another address of this machine (udp:127.0.0.1 and \
@@ -100,9 +100,9 @@ pub enum OpenError {
     /// The system forbids it.
     #[error("the system forbids {what}: a sandbox or a security policy is in the way ({source})")]
     Forbidden {
-        /// What it forbids.
+        /// Operation that is forbidden.
         what: &'static str,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// Not even the smallest packets fit.
@@ -113,17 +113,17 @@ pub enum OpenError {
     MtuTooSmall {
         /// The interface.
         interface: String,
-        /// Its MTU.
+        /// MTU of the interface.
         mtu: usize,
     },
     /// The system refused something else.
     #[error("cannot {what} on {interface}: {source}")]
     System {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
         /// The interface.
         interface: String,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }

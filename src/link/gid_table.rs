@@ -31,7 +31,7 @@ use crate::wire::Gid;
 pub struct GidRow {
     /// The GID.
     pub gid: Gid,
-    /// How packets from it are encapsulated. Rows of RoCE v1 are listed, and refused for use.
+    /// Encapsulation of packets from it. Rows of RoCE v1 are listed, and refused for use.
     pub kind: GidType,
     /// The index of the GID in the soft NIC's own list.
     pub source: usize,

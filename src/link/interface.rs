@@ -15,11 +15,11 @@ use crate::wire::{Gid, MacAddr};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Interface {
-    /// What it is called: `eth0`.
+    /// Name: `eth0`.
     pub name: String,
-    /// Its number, which a link-local address goes along with.
+    /// Index, which is the scope of a link-local address.
     pub index: u32,
-    /// Its Ethernet address, if it is of that kind.
+    /// Ethernet address, if it is of that kind.
     pub mac: Option<MacAddr>,
     /// The longest IP packet that it carries.
     pub mtu: usize,
@@ -29,7 +29,7 @@ pub struct Interface {
     pub carrier: bool,
     /// Whether it leads nowhere but to this machine.
     pub loopback: bool,
-    /// Its addresses: those of IPv4, then those of IPv6.
+    /// Addresses: those of IPv4, then those of IPv6.
     pub addresses: Vec<IpAddr>,
 }
 

@@ -13,9 +13,9 @@ use crate::wire::{Gid, Path};
 /// A packet that has arrived: from the IP header to the ICRC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// When.
+    /// Time of arrival.
     pub time: Instant,
-    /// For whom.
+    /// Address of the receiver.
     pub to: Gid,
     /// The packet.
     pub bytes: Vec<u8>,

@@ -128,7 +128,7 @@ pub struct Link {
     pub sender: Box<dyn Sender>,
     /// The half that receives.
     pub receiver: Box<dyn Receiver>,
-    /// Its port.
+    /// Port.
     pub port: Port,
     /// Frames of any protocol, if the link can send and receive them.
     pub frames: Option<Box<dyn Frames>>,

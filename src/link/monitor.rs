@@ -18,12 +18,12 @@ use crate::wire::Gid;
 /// RTMGRP_IPV6_IFADDR`.
 const ANNOUNCED: u32 = 0x1 | 0x10 | 0x100;
 
-/// Which addresses of its interface a link stands for.
+/// Addresses of its interface that a link uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Addresses {
     /// All, up to so many.
     All(usize),
-    /// These, while the interface has them.
+    /// A list of addresses, each while the interface has it.
     Fixed(Vec<IpAddr>),
 }
 
@@ -118,7 +118,7 @@ fn interface_address(answer: &[u8]) -> Option<IpAddr> {
     address(local.or_else(|| find_attribute(attributes, ADDRESS))?)
 }
 
-/// What becomes of a port when its interface is like this now.
+/// Returns the status of a port for the current state of its interface.
 fn next_status(
     before: &PortStatus,
     interface: Option<&Interface>,

@@ -26,7 +26,7 @@ pub struct NamedSpec {
     pub spec: Spec,
 }
 
-/// Why a text or a list is refused.
+/// Error in a text or a list of devices.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NamedSpecError {
@@ -83,7 +83,7 @@ impl NamedSpec {
         Ok(())
     }
 
-    /// Its name, if it is at this position of a list.
+    /// Returns the name that it has at this position of a list.
     pub fn name_at(&self, position: usize) -> String {
         self.name.clone().unwrap_or_else(|| format!("roce{position}"))
     }

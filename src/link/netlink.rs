@@ -85,7 +85,7 @@ pub(super) struct Netlink {
     answer: Vec<u8>,
 }
 
-/// How much is asked for.
+/// Scope of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
     /// The one entry that the request names.
@@ -153,8 +153,8 @@ impl Netlink {
     }
 }
 
-/// What the body of an error message says: that the kernel has no such device, or is done (no
-/// answer), or that it could not answer.
+/// Converts the body of an error message: the kernel has no such device, or is done (no answer), or
+/// could not answer.
 fn refusal(body: &[u8]) -> io::Result<()> {
     match word(body, 0).map(|code| code.cast_signed().wrapping_neg()) {
         Some(0 | libc::ENODEV) => Ok(()),

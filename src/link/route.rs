@@ -17,7 +17,7 @@ use super::netlink::{
 };
 
 // Numbers of `linux/rtnetlink.h` and `linux/neighbour.h`.
-/// What a request is, and what its answer is.
+/// Message types of a request and of its answer.
 const GET_ROUTE: (u16, u16) = (26, 24);
 const GET_NEIGHBOR: (u16, u16) = (30, 28);
 const ROUTE_DESTINATION: u16 = 1;
@@ -138,7 +138,7 @@ pub struct RouteCache {
     interfaces: Option<Vec<Interface>>,
 }
 
-/// What is known of a route.
+/// A cached route.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     route: Route,
@@ -154,7 +154,7 @@ impl RouteCache {
         Ok(Self { netlink, announcements, routes: HashMap::new(), interfaces: None })
     }
 
-    /// As [`route_to`](fn@route_to).
+    /// Returns the route as [`route_to`](fn@route_to) does.
     pub fn route_to(
         &mut self,
         destination: SocketAddr,
@@ -213,7 +213,7 @@ impl RouteCache {
     }
 }
 
-/// What a route depends on: the destination without its port.
+/// Returns the key of a route: the destination without its port, and the source.
 fn key(mut destination: SocketAddr, source: Option<IpAddr>) -> (SocketAddr, Option<IpAddr>) {
     destination.set_port(0);
     (destination, source)

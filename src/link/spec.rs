@@ -1,4 +1,4 @@
-//! What a person calls a soft NIC: `udp:10.0.0.1`, `raw:eth0`, `soft:eth0`.
+//! Specification of a soft NIC as text: `udp:10.0.0.1`, `raw:eth0`, `soft:eth0`.
 //!
 //! ```
 //! use roce::link::Spec;
@@ -31,25 +31,25 @@ pub enum Spec {
     Soft(String),
 }
 
-/// Why a text is no [`Spec`].
+/// Error in the text of a [`Spec`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// It has no colon.
+    /// The text has no colon.
     #[error("a device is {FORMS}")]
     NoKind,
-    /// There is nothing behind the colon.
+    /// The text ends at the colon.
     #[error("nothing follows '{0}:'; a device is {FORMS}")]
     Nothing(String),
-    /// What should be an address is none.
+    /// The text has no valid address.
     #[error("'{0}' is not an IP address; by interface it is soft:{0}")]
     Address(String),
-    /// Nothing is called so.
+    /// The kind is unknown.
     #[error("there is no device of the kind '{0}'; a device is {FORMS}")]
     Kind(String),
 }
 
-/// What a device may be called, for messages.
+/// Forms of device names, for messages.
 const FORMS: &str = "udp:ADDRESS, raw:INTERFACE or soft:INTERFACE";
 
 impl FromStr for Spec {
@@ -83,10 +83,10 @@ impl fmt::Display for Spec {
 }
 
 impl Spec {
-    /// Those that one has without asking for any: one on each interface that is up and has an
-    /// address. Most programs take the first, which has to reach other hosts if any does: loopback
-    /// comes after those with an address that other networks know, and before those that have
-    /// link-local ones only.
+    /// Returns the default devices: one on each interface that is up and has an address. Most
+    /// programs take the first, which has to reach other hosts if any does: loopback comes after
+    /// those with an address that other networks know, and before those that have link-local ones
+    /// only.
     pub fn of_every_interface() -> io::Result<Vec<Self>> {
         let mut usable = interfaces()?;
         usable.retain(|interface| interface.up && !interface.addresses.is_empty());

@@ -167,7 +167,7 @@ impl<W: Write> Capture for Tap<W> {
     }
 }
 
-/// What both halves share.
+/// State that both halves share.
 struct Tap<W: Write> {
     sink: W,
     /// Writes what goes there next.
@@ -425,7 +425,7 @@ mod tests {
         }
     }
 
-    /// What is in a capture: times, whole frames.
+    /// Returns the frames of a capture with their times.
     fn read(sink: &Sink) -> Vec<(u64, Vec<u8>)> {
         let bytes = sink.0.lock().unwrap().clone();
         let mut reader = Reader::new(bytes.as_slice()).unwrap();

@@ -48,7 +48,7 @@ pub(super) fn sound(frame: &[u8]) -> bool {
     Frame::parse(LinkType::RAW, frame, ROCE_PORT).icrc() == Some(IcrcVerdict::Ok)
 }
 
-/// What went out: when, which PSN, the frame from the IP header on.
+/// A packet that was sent: time, PSN, and the frame from the IP header on.
 pub(super) type Sent = (u64, u32, Vec<u8>);
 
 /// Keeps what is sent. IPv4 identifications count from `first_id`.

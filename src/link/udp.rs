@@ -57,7 +57,7 @@ use super::{Link, OpenError, Port, PortMonitor};
 use crate::verbs::Mtu;
 use crate::wire::{Gid, ROCE_PORT};
 
-/// What a link is to be.
+/// Options of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
@@ -66,31 +66,31 @@ pub struct Options {
     /// The interface that the address is on, if that is not clear: a link-local address may be on
     /// several.
     pub interface: Option<String>,
-    /// What is done with the ICRC of a packet that arrives.
+    /// Treatment of the ICRC of a packet that arrives.
     pub icrc: IcrcCheck,
-    /// How many source ports, besides 4791 itself, are used to tell flows apart; 0 to 64.
+    /// Number of source ports, besides 4791 itself, that tell flows apart; 0 to 64.
     pub source_ports: usize,
     /// The largest payload of a packet, instead of what fits the interface's MTU.
     pub mtu: Option<Mtu>,
-    /// How many bytes may wait to be received, if the system allows it.
+    /// Size of the receive buffer, if the system allows it.
     pub receive_buffer: usize,
 }
 
-/// What is done with the ICRC of a packet that arrives.
+/// Treatment of the ICRC of a packet that arrives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IcrcCheck {
-    /// It is checked as far as the kernel tells what it covers, and a packet is dropped if it is
-    /// wrong.
+    /// The ICRC is checked as far as the kernel tells what it covers, and a packet is dropped if it
+    /// is wrong.
     #[default]
     Verify,
-    /// It is not looked at. For senders that do not know their IP header, and for measurements.
+    /// The ICRC is ignored. For senders that do not know their IP header, and for measurements.
     Trust,
 }
 
 impl Options {
-    /// For an address of this machine, with everything else as it is mostly wanted: ICRCs checked,
-    /// 16 source ports, the MTU of the interface, room for 8 MiB.
+    /// Default options for an address of this machine: ICRCs checked, 16 source ports, the MTU of
+    /// the interface, room for 8 MiB.
     pub fn new(address: IpAddr) -> Self {
         Self {
             address: address.to_canonical(),
@@ -233,12 +233,12 @@ fn bind_guard(local: SocketAddr) -> io::Result<Socket> {
     }
 }
 
-/// How often, and how many times, the guard is tried for while another link binds, which takes
+/// Interval and number of attempts to get the guard while another link binds, which takes
 /// microseconds.
 const GUARD_INTERVAL: Duration = Duration::from_millis(1);
 const GUARD_TRIES: u32 = 500;
 
-/// The same before it has its address. What it sends to groups leaves by this interface.
+/// Opens the socket before it has its address. What it sends to groups leaves by this interface.
 fn unbound_socket(local: SocketAddr, interface: u32) -> io::Result<Socket> {
     let domain = Domain::for_address(local);
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
@@ -263,10 +263,10 @@ fn unbound_socket(local: SocketAddr, interface: u32) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// How many hops a packet is allowed whose path does not say.
+/// Hop limit of a packet whose path has none.
 const HOP_LIMIT: u8 = 64;
 
-/// How many bytes may wait to be sent, if the system allows it.
+/// Size of the send buffer, if the system allows it.
 const SEND_BUFFER: usize = 4 << 20;
 
 /// Lets a socket tell what arrives with which headers, many packets at once; returns how many bytes
@@ -299,7 +299,7 @@ fn ask_for(socket: &Socket, beyond: c_int, within: c_int, bytes: usize) {
         .or_else(|_| set_option(socket.as_fd(), libc::SOL_SOCKET, within, bytes));
 }
 
-/// What it means that a socket could not be bound to an address that the interface has.
+/// Returns the error of a socket that could not be bound to an address that the interface has.
 fn open_error(source: io::Error, address: IpAddr, interface: &Interface) -> OpenError {
     match source.kind() {
         io::ErrorKind::AddrInUse => OpenError::InUse { address },

@@ -10,7 +10,7 @@ use crate::engine::{AsyncEvent, CqHandle, Engine, Event};
 use crate::time::Instant;
 use crate::verbs::EventType;
 
-/// What the core lock protects: the engine, and the event queues.
+/// State that the core lock protects: the engine, and the event queues.
 pub(super) struct Core {
     pub(super) engine: Engine,
     /// Steers the frames of raw packet queue pairs.
@@ -23,18 +23,18 @@ pub(super) struct Core {
     pub(super) gsi: Option<GsiEvents>,
     /// Gets all other events instead of the queues, if it is set.
     pub(super) sink: Option<Box<dyn Fn(Event) + Send>>,
-    /// Why the NIC has failed, once it has.
+    /// Failure of the NIC, once it has failed.
     pub(super) broken: Option<(io::ErrorKind, String)>,
 }
 
-/// What there is to do.
+/// Pending work.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     /// Whether a timer has expired.
     pub(super) is_due: bool,
     /// Whether there may be something to send.
     pub(super) has_tx: bool,
-    /// When there will be something to do.
+    /// Time at which there will be work.
     pub(super) deadline: Option<Instant>,
 }
 
@@ -42,7 +42,7 @@ impl Work {
     pub(super) const NONE: Self = Self { is_due: false, has_tx: false, deadline: None };
     pub(super) const ALL: Self = Self { is_due: true, has_tx: true, deadline: None };
 
-    /// There will also be something to do at another deadline.
+    /// Adds the work of another deadline.
     pub(super) fn or_at(self, deadline: Option<Instant>) -> Self {
         let deadline = [self.deadline, deadline].into_iter().flatten().min();
         Self { deadline, ..self }
@@ -95,8 +95,8 @@ impl Core {
         }
     }
 
-    /// Nothing can be sent or received any more: reports `DEVICE_FATAL`, and wakes all threads that
-    /// wait for completions.
+    /// Fails the NIC, which sends and receives no more: reports `DEVICE_FATAL`, and wakes all
+    /// threads that wait for completions.
     pub(super) fn fail(&mut self, error: &io::Error) {
         if self.broken.is_some() {
             return;

@@ -1,4 +1,4 @@
-//! What happens when a thread panics while it works on the NIC, or its link fails.
+//! Failure of the NIC: a thread panics while it works on it, or its link fails.
 //!
 //! What it worked on may be half changed, so no thread uses it any more: the NIC has failed for
 //! good. The panicking thread signals that while it unwinds, and so does the thread that finds the

@@ -1,4 +1,4 @@
-//! Which packets the link receives: the QPN filter and multicast groups.
+//! Filter of received packets: the QPN filter and multicast groups.
 //!
 //! Both change with the receiving half locked, so that the last change is the state of the engine.
 

@@ -82,7 +82,7 @@ impl GsiDatagram {
     }
 }
 
-/// Why a MAD was not queued.
+/// Error of sending a MAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GsiSendError {
@@ -92,7 +92,7 @@ pub enum GsiSendError {
     /// The NIC is closed or has failed.
     #[error("the NIC is closed")]
     Closed,
-    /// There is no such path: the NIC lost its address.
+    /// The path does not exist: the NIC lost its address.
     #[error("the NIC has no path to this peer")]
     NoPath,
 }
@@ -178,7 +178,7 @@ pub struct Gsi {
     user: Arc<GsiUser>,
 }
 
-/// What a NIC keeps of its queue pair 1, to close it.
+/// The NIC's handle to its queue pair 1, to close it.
 #[derive(Clone)]
 pub(super) struct GsiCloser(Arc<RwLock<Option<Open>>>, Arc<GsiUser>);
 

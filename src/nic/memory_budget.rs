@@ -1,4 +1,4 @@
-//! How much memory the objects of a NIC may use.
+//! Limit of the memory that the objects of a NIC use.
 
 use std::fs;
 use std::path::Path;

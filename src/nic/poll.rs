@@ -8,13 +8,13 @@ use super::shared::{RxGuard, Shared};
 use super::timed_mutex::TimedGuard;
 use crate::time::Instant;
 
-/// What came of receiving.
+/// Result of receiving.
 pub(super) struct Received {
     /// Whether packets had arrived.
     pub(super) packets: bool,
     /// Number of completions that were taken then.
     count: usize,
-    /// What is left to do.
+    /// Work that is left.
     work: Work,
 }
 

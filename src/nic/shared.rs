@@ -1,4 +1,4 @@
-//! What all threads of a NIC share.
+//! State that all threads of a NIC share.
 //!
 //! Locks are taken in one order: the receiving half, or the sending half, then the core. Packets
 //! are received, checked, sealed and sent without the core; so one thread can be in the kernel
@@ -23,14 +23,14 @@ use crate::time::Instant;
 /// The receiving half, locked.
 pub(super) type RxGuard<'a> = TimedGuard<'a, Box<dyn Receiver>>;
 
-/// What all threads of a NIC share.
+/// State that all threads of a NIC share.
 pub(super) struct Shared {
     core: Mutex<Core>,
     pub(super) tx: TimedMutex<Tx>,
     pub(super) rx: TimedMutex<Box<dyn Receiver>>,
     /// A copy of the receiving half's descriptor, to wait for it without its lock.
     rx_fd: OwnedFd,
-    /// The same once a multicast group was joined, if it is another one then.
+    /// Receive descriptor once a multicast group was joined, if it is another one then.
     rx_fd_with_groups: OnceLock<OwnedFd>,
     /// Whether the link filters packets by their queue pair.
     pub(super) has_qpn_filter: bool,

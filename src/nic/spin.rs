@@ -1,4 +1,4 @@
-//! When a busy poller gives up its core.
+//! Spin policy: conditions under which a busy poller gives up its core.
 //!
 //! Programs for hardware poll all the time, and have a core each. Where cores are scarcer than
 //! threads that poll, a poller keeps the core from the thread whose work it waits for. So a thread

@@ -26,7 +26,7 @@ const FREE: u64 = u64::MAX;
 #[derive(Debug)]
 pub(super) struct TimedMutex<T> {
     mutex: Mutex<T>,
-    /// When the lock was taken, in nanoseconds, or [`FREE`].
+    /// Time at which the lock was taken, in nanoseconds, or [`FREE`].
     since: AtomicU64,
     signals: Arc<Signals>,
 }

@@ -21,7 +21,7 @@ const BATCH_BYTES: usize = 3 << 16;
 pub(super) struct Tx {
     sender: Box<dyn Sender>,
     batch: Batch,
-    /// When the link wants to be called again, because it holds packets back.
+    /// Time at which the link wants to be called again, because it holds packets back.
     deadline: Option<Instant>,
     /// Sends frames of raw packet queue pairs.
     #[cfg(feature = "raw_eth")]
@@ -48,11 +48,12 @@ impl Tx {
     }
 }
 
-/// What is sent.
+/// Packets that are sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {
     Everything,
-    /// What peers wait for most: ACKs may be delayed, because the caller will transmit again soon.
+    /// Packets that peers wait for most: ACKs may be delayed, because the caller will transmit
+    /// again soon.
     Urgent,
 }
 

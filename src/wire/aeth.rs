@@ -12,7 +12,7 @@ pub struct Syndrome(pub u8);
 
 whole_field!(Syndrome(u8));
 
-/// What a syndrome means.
+/// Meaning of a syndrome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The request was accepted; the responder has room for this many more messages.
@@ -26,7 +26,7 @@ pub enum Answer {
 }
 
 impl Syndrome {
-    /// What it means. Bit 7 is reserved and does not matter.
+    /// Returns the meaning. Bit 7 is reserved and does not matter.
     pub const fn answer(self) -> Answer {
         // Rule: T-26.
         let value = Bits::low(self.0 as u32);
@@ -53,7 +53,7 @@ impl From<Answer> for Syndrome {
 }
 
 impl fmt::Display for Answer {
-    /// As a reader of traces wants it: `ACK credits=31`, `RNR 0.64 ms`, `NAK remote access error`.
+    /// Writes the answer for traces: `ACK credits=31`, `RNR 0.64 ms`, `NAK remote access error`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ack(credits) => write!(f, "ACK credits={}", credits.0),
@@ -80,7 +80,8 @@ impl Credits {
             .unwrap_or(Self(Bits::low(0)))
     }
 
-    /// How many receive work requests the code stands for, or `None` if it sets no limit.
+    /// Returns the number of receive work requests that the code stands for, or `None` if it sets
+    /// no limit.
     pub const fn count(self) -> Option<u32> {
         // Rule: P-13.1.
         match self.0.get() {
@@ -103,27 +104,27 @@ impl RnrTimer {
         1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
     ];
 
-    /// How long the requester must wait, at the least.
+    /// Returns the minimum time that the requester must wait, in microseconds.
     #[expect(clippy::indexing_slicing, reason = "five bits have thirty-two values")]
     pub fn micros(self) -> u32 {
         Self::TENS_OF_MICROS[self.0.get() as usize] * 10
     }
 
-    /// The same as a duration.
+    /// Returns the minimum time that the requester must wait.
     pub fn duration(self) -> Duration {
         Duration::from_micros(u64::from(self.micros()))
     }
 }
 
 impl fmt::Display for RnrTimer {
-    /// In milliseconds: `0.64 ms`.
+    /// Writes the time in milliseconds: `0.64 ms`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hundredths = self.micros() / 10;
         write!(f, "{}.{:02} ms", hundredths / 100, hundredths % 100)
     }
 }
 
-/// Why a request was refused.
+/// Reason of a NAK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NakCode {
     /// A packet is missing before this one.
@@ -134,7 +135,7 @@ pub enum NakCode {
     RemoteAccessError,
     /// The responder failed.
     RemoteOperationalError,
-    /// Of the reliable datagram service.
+    /// Invalid request of the reliable datagram service.
     InvalidRdRequest,
     /// A code of 5 or more.
     Reserved(Bits<5>),
@@ -193,7 +194,7 @@ impl fmt::Display for NakCode {
 mod tests {
     use super::*;
 
-    /// By code, from another implementation's table.
+    /// Credits by code, from another implementation's table.
     const CREDITS: [u32; 31] = [
         0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
         2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,

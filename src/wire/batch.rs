@@ -13,9 +13,9 @@ use super::{Bth, Gid, Path};
 #[derive(Debug)]
 pub struct Batch {
     bytes: Vec<u8>,
-    /// Where each packet ends.
+    /// End of each packet.
     ends: Vec<usize>,
-    /// How each train travels, and which packet is its first. The last may have none yet.
+    /// Path of each train, and the index of its first packet. The last may have none yet.
     trains: Vec<(Path, usize)>,
     /// Packets whose ICRC is to be wrong: which packet, in which bits. In order.
     icrc_flips: Vec<(usize, u32)>,
@@ -32,22 +32,22 @@ pub const PACKET_MAX: usize = 64 + 4096 + 4;
 /// Packets that go one way, one behind the other.
 #[derive(Debug)]
 pub struct Train<'a> {
-    /// How they travel.
+    /// Path of the packets.
     pub path: &'a Path,
-    /// Their bytes, each packet's with the room behind it.
+    /// Bytes of the packets, each with the room behind it.
     pub bytes: &'a mut [u8],
-    /// Where each packet ends, counted from `start`.
+    /// End of each packet, counted from `start`.
     ends: &'a [usize],
-    /// Where the first packet starts.
+    /// Start of the first packet.
     start: usize,
-    /// Which packet of the batch is the first.
+    /// Index of the first packet in the batch.
     first: usize,
     /// Wrong ICRCs, of this train's packets and of later ones.
     icrc_flips: &'a [(usize, u32)],
 }
 
 impl Train<'_> {
-    /// How many packets there are.
+    /// Returns the number of packets.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
@@ -93,7 +93,7 @@ impl Batch {
         Self::try_bounded(packets_max, bytes_max).expect("memory for a batch")
     }
 
-    /// The same, or an error if there is no memory for them.
+    /// Creates a bounded batch, or returns an error if there is no memory for it.
     pub fn try_bounded(packets_max: usize, bytes_max: usize) -> Result<Self, TryReserveError> {
         let room = packets_max.saturating_mul(PACKET_MAX + ICRC_ROOM);
         let mut batch = Self {
@@ -111,7 +111,7 @@ impl Batch {
         Ok(batch)
     }
 
-    /// How many packets are in it.
+    /// Returns the number of packets.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
@@ -251,7 +251,7 @@ pub(crate) struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    /// What there is of it, to be continued.
+    /// Returns the bytes so far, to be continued.
     #[inline]
     pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.batch.bytes
@@ -285,9 +285,9 @@ impl Drop for Draft<'_> {
 /// A packet that came in. The network layer has checked its ICRC.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
-    /// From whom.
+    /// Address of the sender.
     pub source: Gid,
-    /// To whom.
+    /// Address of the receiver.
     pub destination: Gid,
     /// The UDP source port, which only tells flows apart; 0 if there is none.
     pub source_port: u16,
@@ -295,7 +295,7 @@ pub struct Received<'a> {
     pub ecn: u8,
     /// The IPv4 header, IPv6 header or GRH, for datagrams to be handed over with.
     pub network: &'a [u8],
-    /// From the BTH to the last pad byte.
+    /// Packet, from the BTH to the last pad byte.
     pub packet: &'a [u8],
 }
 
@@ -316,7 +316,8 @@ mod tests {
         }
     }
 
-    /// How many packets of so many bytes it takes, and whether it ever needed more memory for them.
+    /// Returns the number of packets of so many bytes that fit, and whether more memory was needed
+    /// for them.
     fn filled(mut batch: Batch, len: usize) -> (usize, bool) {
         let before = batch.bytes.capacity();
         while batch.push(&path(), &vec![0; len]) {}

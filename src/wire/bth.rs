@@ -9,13 +9,13 @@ header! {
     /// Base transport header.
     pub struct Bth, BthRepr, BthLayout: Layer::Bth, 12 bytes {
         // Rules: W-51.5, T-11, T-12, T-15.
-        /// What the packet is.
+        /// Opcode.
         opcode: Opcode = 8,
         /// Asks the receiver to raise a solicited event.
         solicited: bool = 1,
         /// The migration state: set in the migrated state.
         migreq: bool = 1,
-        /// How many pad bytes follow the payload.
+        /// Number of pad bytes after the payload.
         pad: Bits<2> = 2,
         /// The version of the transport headers, 0.
         tver: Bits<4> = 4,

@@ -1,4 +1,4 @@
-//! Where and why parsing stopped.
+//! Parse errors, with the position and the reason.
 
 use core::fmt;
 
@@ -103,20 +103,20 @@ impl fmt::Display for Layer {
     }
 }
 
-/// Why a frame could not be read further. What came before it stands.
+/// Reason for which a frame could not be read further. What came before it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ParseError {
-    /// There are fewer bytes than the layer needs.
+    /// Fewer bytes than the layer needs.
     #[error("{layer}: need {needed} bytes at offset {offset}, have {have}")]
     Truncated {
         /// The layer that does not fit.
         layer: Layer,
-        /// Where it begins, from the start of what was parsed.
+        /// Offset of the layer, from the start of the parsed bytes.
         offset: usize,
-        /// How many bytes it needs there.
+        /// Number of bytes that it needs.
         needed: usize,
-        /// How many there are.
+        /// Number of bytes that are left.
         have: usize,
     },
     /// A field says something that cannot be.
@@ -124,11 +124,11 @@ pub enum ParseError {
     Field {
         /// The layer it belongs to.
         layer: Layer,
-        /// Where the layer begins.
+        /// Offset of the layer.
         offset: usize,
         /// The field's name.
         field: &'static str,
-        /// Its value.
+        /// Value.
         value: u64,
     },
 }
@@ -141,7 +141,7 @@ impl ParseError {
         }
     }
 
-    /// The same error, seen from `start` bytes before.
+    /// Returns the error with an offset that counts from `start` bytes before.
     #[must_use]
     pub(crate) const fn shifted_by(mut self, start: usize) -> Self {
         match &mut self {

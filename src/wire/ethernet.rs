@@ -9,11 +9,11 @@ use super::num::{Bits, MacAddr};
 header! {
     /// Ethernet header.
     pub struct Ethernet, EthernetRepr, EthernetLayout: Layer::Ethernet, 14 bytes {
-        /// To whom.
+        /// Destination address.
         destination: MacAddr = 48,
-        /// From whom.
+        /// Source address.
         source: MacAddr = 48,
-        /// What follows.
+        /// EtherType of the payload.
         ethertype: EtherType = 16,
     }
 }
@@ -27,12 +27,12 @@ header! {
         drop_eligible: bool = 1,
         /// The VLAN.
         vid: Bits<12> = 12,
-        /// What follows.
+        /// EtherType of the payload.
         ethertype: EtherType = 16,
     }
 }
 
-/// What follows an Ethernet header or a VLAN tag.
+/// EtherType: protocol after an Ethernet header or a VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EtherType(pub u16);
 

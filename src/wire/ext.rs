@@ -40,9 +40,9 @@ header! {
     /// Flush extended transport header.
     pub struct Feth, FethRepr, FethLayout: Layer::Feth, 4 bytes {
         ~resv26 = 26,
-        /// What is flushed: 0 a range, 1 the whole memory region.
+        /// Selectivity level: 0 a range, 1 the whole memory region.
         selectivity: Bits<2> = 2,
-        /// How far: bit 0 global visibility, bit 1 persistence.
+        /// Placement type: bit 0 global visibility, bit 1 persistence.
         placement: Bits<4> = 4,
     }
 }
@@ -68,9 +68,9 @@ header! {
         va: u64 = 64,
         /// The remote key.
         rkey: RKey = 32,
-        /// What to swap in, or to add.
+        /// Value to swap in, or to add.
         swap_or_add: u64 = 64,
-        /// What to compare with.
+        /// Value to compare with.
         compare: u64 = 64,
     }
 }
@@ -79,9 +79,9 @@ header! {
     /// Acknowledge extended transport header.
     pub struct Aeth, AethRepr, AethLayout: Layer::Aeth, 4 bytes {
         // Rule: T-27.
-        /// What kind of answer it is.
+        /// Syndrome: kind of answer.
         syndrome: Syndrome = 8,
-        /// How many requests the responder has completed.
+        /// Message sequence number: number of requests that the responder has completed.
         msn: Msn = 24,
     }
 }

@@ -18,14 +18,14 @@ header! {
         /// The service level.
         sl: Bits<4> = 4,
         ~resv2 = 2,
-        /// What follows: 2 a BTH, 3 a GRH, 0 and 1 something else.
+        /// Link next header: 2 a BTH, 3 a GRH, 0 and 1 another protocol.
         lnh: Bits<2> = 2,
-        /// To which port.
+        /// Destination port.
         dlid: u16 = 16,
         ~resv5 = 5,
         /// The length from this header through the ICRC, in units of four bytes.
         packet_len: Bits<11> = 11,
-        /// From which port.
+        /// Source port.
         slid: u16 = 16,
     }
 }
@@ -41,13 +41,13 @@ header! {
         flow_label: Bits<20> = 20,
         /// The length from the BTH through the ICRC.
         payload_len: u16 = 16,
-        /// What follows: [`NEXT_HEADER_BTH`].
+        /// Next header: [`NEXT_HEADER_BTH`].
         next_header: u8 = 8,
-        /// How many hops are left.
+        /// Number of hops that are left.
         hop_limit: u8 = 8,
-        /// From whom.
+        /// Source address.
         sgid: Gid = 128,
-        /// To whom.
+        /// Destination address.
         dgid: Gid = 128,
     }
 }

@@ -38,17 +38,17 @@ fn crc32(crc: u32, bytes: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Where in a BTH the byte stands that holds FECN, BECN and six reserved bits.
+/// Offset in a BTH of the byte with FECN, BECN and six reserved bits.
 const BTH_VARIANT: usize = 4;
 
-/// What stands before the BTH, as far as the ICRC covers it.
+/// Headers before the BTH, as far as the ICRC covers them.
 #[derive(Clone, Copy, Debug)]
 pub enum Route<'a> {
     /// RoCEv2 over IPv4.
     Ipv4 {
         /// The header.
         header: &'a Ipv4,
-        /// Its options, mostly none.
+        /// IP options, mostly none.
         options: &'a [u8],
         /// The UDP header.
         udp: &'a Udp,
@@ -57,7 +57,7 @@ pub enum Route<'a> {
     Ipv6 {
         /// The header.
         header: &'a Ipv6,
-        /// Its extension headers, mostly none.
+        /// Extension headers, mostly none.
         extensions: &'a [u8],
         /// The UDP header.
         udp: &'a Udp,
@@ -93,7 +93,7 @@ pub fn icrc(route: &Route<'_>, transport: &[u8]) -> [u8; ICRC_LEN] {
     crc32(crc ^ u32::from(variant ^ 0xff), rest).to_le_bytes()
 }
 
-/// What almost all packets have before the variant byte of their BTH, masked: of one length, which
+/// Masked headers of almost all packets, up to the variant byte of their BTH: of one length, which
 /// is two steps of a checksum.
 #[derive(IntoBytes, Immutable)]
 #[repr(C)]
@@ -109,14 +109,14 @@ struct PlainRoute {
 pub struct Prefix(u32);
 
 impl Prefix {
-    /// That of a route.
+    /// Computes the prefix of a route.
     pub fn new(route: &Route<'_>) -> Self {
         let (crc, short) = begin(route);
         Self(crc32(crc, short.bytes()))
     }
 
-    /// That of plain headers between these addresses to RoCE's port, not to be fragmented, whose
-    /// lengths, identification and source port are 0.
+    /// Computes the prefix of plain headers between these addresses to RoCE's port, not to be
+    /// fragmented, whose lengths, identification and source port are 0.
     pub(super) fn between(source: Gid, destination: Gid) -> Self {
         let path = Path { source, destination, source_port: 0, ..Path::NOWHERE };
         let headers = match path.headers(0) {
@@ -132,15 +132,15 @@ impl Prefix {
         headers.prefix()
     }
 
-    /// That of the same headers with another value where there was 0.
+    /// Returns the prefix of these headers with a field that was 0 set to this value.
     #[inline]
     #[must_use]
     pub(super) fn with(self, field: Varying, value: u16) -> Self {
         Self(self.0 ^ identification::change(field, value))
     }
 
-    /// That of the same headers with this identification, if it is the one of IPv4 headers without
-    /// options and with identification 0.
+    /// Returns the prefix of these headers with this identification, if they are IPv4 headers
+    /// without options and with identification 0.
     #[inline]
     #[must_use]
     pub fn with_identification(self, id: u16) -> Self {
@@ -168,9 +168,9 @@ impl Prefix {
             .is_some_and(|(body, sealed)| self.icrc(body) == Some(*sealed))
     }
 
-    /// In which bits the last four bytes of `packet`, which runs from its BTH to there, differ from
-    /// its ICRC: what an [`Identification`] is found by. `None` if the packet is shorter than a BTH
-    /// and an ICRC. It is left as it was.
+    /// Returns the difference (exclusive or) of the last four bytes of `packet`, which runs from
+    /// its BTH to there, and its ICRC, by which an [`Identification`] is found. `None` if the
+    /// packet is shorter than a BTH and an ICRC. It is left as it was.
     #[inline]
     pub fn difference(&self, packet: &mut [u8]) -> Option<u32> {
         let (body, sealed) = packet.split_last_chunk_mut::<ICRC_LEN>()?;
@@ -239,8 +239,8 @@ fn begin(route: &Route<'_>) -> (u32, Short) {
     (crc, short)
 }
 
-/// What is yet to be put into a checksum after `short` and `rest`: nothing, unless there is no
-/// rest.
+/// Returns the bytes that the checksum must still take after `short` and `rest`: none, unless there
+/// is no rest.
 fn after(crc: &mut u32, short: Short, rest: &[u8]) -> Short {
     if rest.is_empty() {
         return short;

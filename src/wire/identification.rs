@@ -1,4 +1,4 @@
-//! What the identification of an IPv4 header does to an ICRC, and how to find it by that.
+//! Effect of an IPv4 identification on an ICRC, and the identification that an ICRC implies.
 //!
 //! A CRC is linear: what changes in the bytes changes the checksum by something that depends on the
 //! change and on how many bytes follow it, and on nothing else. So a checksum for one
@@ -29,12 +29,12 @@
 /// ```
 #[derive(Clone, Debug)]
 pub struct Identification {
-    /// For each four bits of a difference, what they come to where the identification stands.
+    /// Contribution of each four bits of a difference, at the position of the identification.
     back: [[u32; 16]; 8],
 }
 
 impl Identification {
-    /// Of packets whose length from BTH through ICRC is `len`.
+    /// Tables for packets whose length from BTH through ICRC is `len`.
     pub fn of_length(len: usize) -> Self {
         // What follows the beginning of the identification, up to the ICRC.
         let distance = BEFORE_BTH + len.saturating_sub(super::icrc::ICRC_LEN);
@@ -83,10 +83,10 @@ pub(super) enum Varying {
     UdpLength,
 }
 
-/// How many bytes there are from each of these fields to the BTH.
+/// Number of bytes from each of these fields to the BTH.
 const BEFORE: [usize; 5] = [26, BEFORE_BTH, 44, 8, 4];
 
-/// By what a field that is not 0 changes the checksum of the headers.
+/// Returns the change of the headers' checksum by a field that is not 0.
 #[inline]
 #[expect(clippy::indexing_slicing, reason = "a byte has 256 values")]
 pub(super) fn change(field: Varying, value: u16) -> u32 {
@@ -95,8 +95,8 @@ pub(super) fn change(field: Varying, value: u16) -> u32 {
     of_high[high as usize] ^ of_low[low as usize]
 }
 
-/// How many bytes there are from the identification to the BTH: the rest of the IPv4 header and the
-/// UDP header.
+/// Number of bytes from the identification to the BTH: the rest of the IPv4 header and the UDP
+/// header.
 const BEFORE_BTH: usize = 16 + 8;
 
 /// The polynomial of the CRC, lowest power in the highest bit.
@@ -105,7 +105,7 @@ const POLYNOMIAL: u32 = 0xedb8_8320;
 /// One.
 const ONE: u32 = 1 << 31;
 
-/// What each value of each of the two bytes of a field changes.
+/// Changes by each value of each of the two bytes of a field.
 #[expect(
     clippy::indexing_slicing,
     clippy::cast_possible_truncation,

@@ -32,17 +32,17 @@ header! {
         dont_fragment: bool = 1,
         /// Is a fragment, and not the last.
         more_fragments: bool = 1,
-        /// Where in the datagram this fragment belongs, in units of eight bytes.
+        /// Offset of this fragment in the datagram, in units of eight bytes.
         fragment_offset: Bits<13> = 13,
-        /// How many hops are left.
+        /// Number of hops that are left.
         ttl: u8 = 8,
-        /// What follows.
+        /// Protocol of the payload.
         protocol: u8 = 8,
         /// The header's checksum.
         checksum: u16 = 16,
-        /// From whom.
+        /// Source address.
         source: Ipv4Addr = 32,
-        /// To whom.
+        /// Destination address.
         destination: Ipv4Addr = 32,
     }
 }
@@ -83,7 +83,7 @@ impl Ipv4Repr {
         }
     }
 
-    /// This header with the checksum that goes with it and its `options`.
+    /// Returns the header with the checksum that belongs to it and its `options`.
     #[must_use]
     pub fn with_checksum(mut self, options: &[u8]) -> Self {
         self.checksum = 0;
@@ -120,13 +120,13 @@ header! {
         flow_label: Bits<20> = 20,
         /// The length of what follows this header.
         payload_len: u16 = 16,
-        /// What follows.
+        /// Protocol of the payload.
         next_header: u8 = 8,
-        /// How many hops are left.
+        /// Number of hops that are left.
         hop_limit: u8 = 8,
-        /// From whom.
+        /// Source address.
         source: Ipv6Addr = 128,
-        /// To whom.
+        /// Destination address.
         destination: Ipv6Addr = 128,
     }
 }

@@ -1,4 +1,4 @@
-//! How a header is written down: once, as its table in the specification.
+//! Macro that declares a header once, like its table in the specification.
 //!
 //! [`header!`](crate::wire::layout) takes the fields of a header in wire order with their widths in
 //! bits and makes
@@ -17,7 +17,7 @@
 pub struct BitRange {
     /// The first bit.
     pub start: usize,
-    /// How many bits.
+    /// Number of bits.
     pub len: usize,
 }
 
@@ -34,8 +34,8 @@ impl BitRange {
         Self::new(self.start + start, len)
     }
 
-    /// From the first bit of `self` to the last of `other`: several fields that have a name
-    /// together.
+    /// Returns the range from the first bit of `self` to the last of `other`: several fields that
+    /// have a name together.
     pub const fn through(self, other: Self) -> Self {
         assert!(self.start <= other.start, "ranges are joined in wire order");
         Self::new(self.start, other.start + other.len - self.start)
@@ -70,7 +70,7 @@ impl BitRange {
 
 /// A type that stands for some bits of a header.
 pub trait Field: Sized {
-    /// How many bits it takes on the wire.
+    /// Number of bits on the wire.
     const WIDTH: usize;
 
     /// Reads the value from `header` at bit `start`.
@@ -211,7 +211,7 @@ macro_rules! header {
             /// The length of the header in bytes.
             pub const LEN: usize = $len;
 
-            /// Where each field lies.
+            /// Position of each field.
             pub const LAYOUT: $layout = $layout {
                 $($name: $crate::wire::layout::BitRange::new($at, $width),)*
                 $($rname: $crate::wire::layout::BitRange::new($rat, $rwidth),)*

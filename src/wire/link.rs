@@ -1,4 +1,4 @@
-//! What stands before the network layer when a capture was not taken on Ethernet.
+//! Link-layer headers of captures that were not taken on Ethernet.
 
 use super::Layer;
 use super::ethernet::EtherType;
@@ -8,15 +8,15 @@ use super::num::Bits;
 header! {
     /// Linux cooked capture, version 1.
     pub struct Sll, SllRepr, SllLayout: Layer::Sll, 16 bytes {
-        /// Who the packet was for: 0 us, 1 all, 2 some, 3 others, 4 sent by us.
+        /// Receiver of the packet: 0 us, 1 all, 2 some, 3 others, 4 sent by us.
         packet_type: u16 = 16,
         /// The kind of device.
         device_type: u16 = 16,
-        /// How many bytes of the address count.
+        /// Number of bytes of the address that are used.
         address_len: u16 = 16,
         /// The sender's address.
         address: [u8; 8] = 64,
-        /// What follows.
+        /// EtherType of the payload.
         protocol: EtherType = 16,
     }
 }
@@ -24,16 +24,16 @@ header! {
 header! {
     /// Linux cooked capture, version 2.
     pub struct Sll2, Sll2Repr, Sll2Layout: Layer::Sll2, 20 bytes {
-        /// What follows.
+        /// EtherType of the payload.
         protocol: EtherType = 16,
         ~reserved = 16,
         /// The index of the interface.
         interface: u32 = 32,
         /// The kind of device.
         device_type: u16 = 16,
-        /// Who the packet was for: 0 us, 1 all, 2 some, 3 others, 4 sent by us.
+        /// Receiver of the packet: 0 us, 1 all, 2 some, 3 others, 4 sent by us.
         packet_type: u8 = 8,
-        /// How many bytes of the address count.
+        /// Number of bytes of the address that are used.
         address_len: u8 = 8,
         /// The sender's address.
         address: [u8; 8] = 64,
@@ -43,11 +43,11 @@ header! {
 header! {
     /// The header of a record in Endace's extensible record format.
     pub struct Erf, ErfRepr, ErfLayout: Layer::Erf, 16 bytes {
-        /// When: seconds and fraction as a 32.32 fixed-point number, least significant byte first.
+        /// Time: seconds and fraction as a 32.32 fixed-point number, least significant byte first.
         timestamp: [u8; 8] = 64,
         /// Whether extension headers follow.
         extended: bool = 1,
-        /// What was recorded.
+        /// Type of the record.
         kind: Bits<7> = 7,
         ~reserved = 2,
         /// The stream had an error.
@@ -62,7 +62,7 @@ header! {
         interface: Bits<2> = 2,
         /// The length of the record, this header included.
         record_len: u16 = 16,
-        /// How many packets were lost before this one.
+        /// Number of packets that were lost before this one.
         lost: u16 = 16,
         /// The length of the packet on the wire.
         wire_len: u16 = 16,
@@ -70,7 +70,8 @@ header! {
 }
 
 impl Erf {
-    /// When the packet was recorded, in nanoseconds since the epoch, rounded to the nearest.
+    /// Returns the time at which the packet was recorded, in nanoseconds since the epoch, rounded
+    /// to the nearest.
     pub fn nanos(&self) -> u64 {
         let ticks = u64::from_le_bytes(self.timestamp());
         let (secs, fraction) = (ticks >> 32, ticks & 0xffff_ffff);
@@ -78,7 +79,7 @@ impl Erf {
     }
 }
 
-/// What an ERF record holds, by its kind.
+/// Contents of an ERF record, by its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErfContent {
     Ethernet,

@@ -1,5 +1,4 @@
-//! What the first byte of a captured packet means: the link-layer header types of the tcpdump
-//! registry.
+//! Link-layer header types of the tcpdump registry: the meaning of a captured packet's first byte.
 
 use core::fmt;
 
@@ -20,7 +19,7 @@ impl LinkType {
     ///
     /// A file should hold [`LinkType::RAW`] instead; some programs wrote their own system's number.
     pub const RAW_DLT: Self = Self(12);
-    /// As [`LinkType::RAW_DLT`], by the number OpenBSD gives it.
+    /// [`LinkType::RAW_DLT`] by the number that OpenBSD gives it.
     pub const RAW_OPENBSD: Self = Self(14);
     /// IPv4 or IPv6 without a link header; the version field tells which.
     pub const RAW: Self = Self(101);

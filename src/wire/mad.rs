@@ -14,24 +14,24 @@ header! {
     pub struct MadHeader, MadHeaderRepr, MadHeaderLayout: Layer::Mad, 24 bytes {
         /// The version of the format, 1.
         base_version: u8 = 8,
-        /// Who it concerns.
+        /// Management class.
         class: MgmtClass = 8,
         /// The version of the class.
         class_version: u8 = 8,
         /// Whether this answers a request.
         response: bool = 1,
-        /// What to do.
+        /// Method.
         method: Bits<7> = 7,
-        /// How it went.
+        /// Status.
         status: u16 = 16,
-        /// For the class to use.
+        /// Field for the class to use.
         class_specific: u16 = 16,
-        /// Which request this is, or answers.
+        /// Transaction ID of a request and its response.
         transaction_id: u64 = 64,
-        /// What it is about.
+        /// Attribute.
         attribute: AttributeId = 16,
         ~reserved = 16,
-        /// What about it.
+        /// Attribute modifier.
         attribute_modifier: u32 = 32,
     }
 }
@@ -66,8 +66,7 @@ impl fmt::Display for MgmtClass {
     }
 }
 
-/// What a management datagram is about. The same number means different things in different
-/// classes.
+/// Attribute of a management datagram. The same number means different things in different classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttributeId(pub u16);
 
@@ -91,7 +90,7 @@ impl AttributeId {
 }
 
 impl AttributeId {
-    /// What the connection manager's message with this number is called.
+    /// Returns the name of the connection manager's message with this number.
     pub const fn cm_name(self) -> Option<&'static str> {
         Some(match self {
             Self::CM_REQ => "REQ",
@@ -115,7 +114,7 @@ impl AttributeId {
 pub struct Mad<'a> {
     /// The header.
     pub header: &'a MadHeader,
-    /// What follows the header, as far as it is there.
+    /// Captured bytes after the header.
     pub body: &'a [u8],
 }
 
@@ -184,13 +183,13 @@ header! {
 header! {
     /// The state of a subnet manager.
     pub struct SmInfo, SmInfoRepr, SmInfoLayout: Layer::Mad, 24 bytes {
-        /// Its port.
+        /// GUID of its port.
         guid: u64 = 64,
-        /// Its key.
+        /// Management key.
         sm_key: u64 = 64,
-        /// How much it has done.
+        /// Activity counter.
         act_count: u32 = 32,
-        /// How important it is.
+        /// Priority.
         priority: Bits<4> = 4,
         /// Whether it is the master.
         state: Bits<4> = 4,
@@ -205,11 +204,11 @@ header! {
         version: u8 = 8,
         /// The kind of packet.
         kind: u8 = 8,
-        /// How long the answer takes.
+        /// Time until the response.
         response_time: Bits<5> = 5,
         /// Flags.
         flags: Bits<3> = 3,
-        /// How it went.
+        /// Status.
         status: u8 = 8,
         /// Depends on the kind.
         data1: u32 = 32,
@@ -226,7 +225,7 @@ header! {
         /// The distance between attributes, in units of eight bytes.
         attribute_offset: u16 = 16,
         ~reserved = 16,
-        /// Which fields of the attribute count.
+        /// Mask of the attribute's fields that are used.
         component_mask: u64 = 64,
     }
 }
@@ -235,45 +234,45 @@ header! {
     /// A path between two ports.
     pub struct PathRecord, PathRecordRepr, PathRecordLayout: Layer::Mad, 64 bytes {
         ~service_id = 64,
-        /// To whom.
+        /// Destination address.
         dgid: Gid = 128,
-        /// From whom.
+        /// Source address.
         sgid: Gid = 128,
-        /// To which port.
+        /// Destination port.
         dlid: u16 = 16,
-        /// From which port.
+        /// Source port.
         slid: u16 = 16,
         /// Whether packets that are not InfiniBand's may use it.
         raw_traffic: bool = 1,
         ~reserved0 = 3,
         /// The flow.
         flow_label: Bits<20> = 20,
-        /// How many hops.
+        /// Maximum number of hops.
         hop_limit: u8 = 8,
         /// The traffic class.
         traffic_class: u8 = 8,
         /// Whether the path serves both directions.
         reversible: bool = 1,
-        /// How many paths were asked for.
+        /// Number of paths that are requested.
         paths: Bits<7> = 7,
         /// The partition.
         pkey: PKey = 16,
         ~reserved1 = 12,
         /// The service level.
         sl: Bits<4> = 4,
-        /// How to compare the MTU.
+        /// Comparison of the MTU.
         mtu_selector: Bits<2> = 2,
         /// The MTU.
         mtu: Bits<6> = 6,
-        /// How to compare the rate.
+        /// Comparison of the rate.
         rate_selector: Bits<2> = 2,
         /// The rate.
         rate: Bits<6> = 6,
-        /// How to compare the life time.
+        /// Comparison of the life time.
         life_time_selector: Bits<2> = 2,
-        /// How long a packet may live.
+        /// Maximum life time of a packet.
         life_time: Bits<6> = 6,
-        /// Which of several paths is better.
+        /// Preference among several paths.
         preference: u8 = 8,
         ~reserved2 = 48,
     }

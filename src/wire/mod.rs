@@ -86,7 +86,7 @@ pub use tunnel::*;
 
 /// A header that lies over its bytes.
 pub trait Header: FromBytes + KnownLayout + Immutable + Unaligned {
-    /// What it is called.
+    /// Name of the layer.
     const LAYER: Layer;
 }
 

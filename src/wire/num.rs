@@ -58,11 +58,11 @@ macro_rules! number {
     };
 }
 
-/// How many bits of a sequence number count. With `--cfg roce_narrow_psn` they are few, so that
-/// tests see sequence numbers wrap all the time; packets from elsewhere are not understood then.
+/// Number of bits of a sequence number. With `--cfg roce_narrow_psn` they are few, so that tests
+/// see sequence numbers wrap all the time; packets from elsewhere are not understood then.
 const SEQUENCE_BITS: u32 = if cfg!(roce_narrow_psn) { 12 } else { 24 };
 
-/// How far sequence number `number` is ahead of `base`: negative when it is behind it.
+/// Returns the distance of sequence number `number` from `base`: negative when it is behind it.
 #[inline]
 const fn sequence_distance(number: u32, base: u32) -> i32 {
     const UNUSED: u32 = u32::BITS - SEQUENCE_BITS;
@@ -86,8 +86,8 @@ impl Psn {
         Self::new(self.0.wrapping_add(count))
     }
 
-    /// How far this number is ahead of `base`: negative when it is behind it. A distance of exactly
-    /// half the numbers counts as behind.
+    /// Returns the distance of this number from `base`: negative when it is behind it. A distance
+    /// of exactly half the numbers counts as behind.
     #[inline]
     pub const fn since(self, base: Self) -> i32 {
         // Rule: P-03.3.
@@ -122,8 +122,8 @@ impl Msn {
         Self::new(self.0.wrapping_add(count))
     }
 
-    /// How far this number is ahead of `base`: negative when it is behind it. A distance of exactly
-    /// half the numbers counts as behind.
+    /// Returns the distance of this number from `base`: negative when it is behind it. A distance
+    /// of exactly half the numbers counts as behind.
     #[inline]
     pub const fn since(self, base: Self) -> i32 {
         sequence_distance(self.0, base.0)
@@ -169,7 +169,7 @@ number! {
 }
 
 impl QKey {
-    /// What every packet to or from queue pair 1 carries.
+    /// Queue key of every packet to or from queue pair 1.
     pub const GSI: Self = Self(0x8001_0000);
 }
 

@@ -18,7 +18,7 @@ use super::operation::{Operation, Right};
 pub struct Opcode(pub u8);
 
 impl Opcode {
-    /// What the table says of this opcode, or `None` if it is unassigned.
+    /// Returns the table's entry for this opcode, or `None` if it is unassigned.
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "a byte has 256 values")]
     pub const fn info(self) -> Option<&'static OpcodeInfo> {
@@ -93,28 +93,28 @@ impl fmt::Debug for Opcode {
 
 whole_field!(Opcode(u8));
 
-/// What the specification ties to an opcode.
+/// Properties that the specification gives an opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpcodeInfo {
     /// The opcode itself.
     pub opcode: Opcode,
-    /// Its name, as in the kernel's `IB_OPCODE_*`.
+    /// Name, as in the kernel's `IB_OPCODE_*`.
     pub name: &'static str,
     /// The transport service it belongs to.
     pub service: Service,
-    /// What it does.
+    /// Operation.
     pub operation: Operation,
     /// The right that it needs, from the table of operations.
     pub right: Right,
-    /// Where in its message it stands.
+    /// Position in its message.
     pub position: Position,
     /// The headers between BTH and payload.
     pub headers: Headers,
-    /// How much payload it may carry.
+    /// Rule for the length of its payload.
     pub payload: PayloadRule,
-    /// Who sends it.
+    /// Role of its sender.
     pub role: Role,
-    /// What it does to the receive queue.
+    /// Effect on the receive queue.
     pub receive: Receive,
     /// Bytes from the start of the BTH to the payload.
     pub header_len: usize,
@@ -138,7 +138,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// What it adds to the opcode of an operation: its upper three bits.
+    /// Returns the upper three bits of the service's opcodes.
     #[inline]
     pub const fn class(self) -> u8 {
         (self as u8) << 5
@@ -147,7 +147,7 @@ impl Service {
 
 const _: () = assert!(Service::Xrc.class() == 0xa0, "services stand in the order of their numbers");
 
-/// Where a packet stands in its message.
+/// Position of a packet in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Position {
     /// The first of several.
@@ -172,12 +172,12 @@ impl Position {
     }
 }
 
-/// How many payload bytes a packet may carry.
+/// Rule for the number of payload bytes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PayloadRule {
     /// The path MTU, no more and no less.
     FullMtu,
-    /// From this many to the path MTU.
+    /// Payload from this many bytes to the path MTU.
     UpToMtu(usize),
     /// Just so many.
     Exactly(usize),
@@ -195,7 +195,7 @@ impl PayloadRule {
     }
 }
 
-/// Who sends a packet.
+/// Role of a packet's sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// The requester.
@@ -206,16 +206,16 @@ pub enum Role {
     Notification,
 }
 
-/// What a packet does to the receive queue of the one it arrives at.
+/// Effect of a packet on the receive queue of its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Receive {
-    /// Nothing.
+    /// No effect.
     Untouched,
-    /// It takes a receive work request.
+    /// A receive work request is taken.
     Taken,
-    /// It completes the one that an earlier packet took.
+    /// The receive work request that an earlier packet took is completed.
     Completed,
-    /// It takes one and completes it.
+    /// A receive work request is taken and completed.
     TakenAndCompleted,
 }
 
@@ -300,7 +300,7 @@ impl Headers {
         all.filter(move |&(header, _)| self.contains(header))
     }
 
-    /// How many bytes after the start of the BTH `header` begins, or `None` if it is not among
+    /// Returns the offset of `header` from the start of the BTH, or `None` if it is not among
     /// these.
     #[inline]
     pub const fn offset_of(self, header: Self) -> Option<usize> {

@@ -1,6 +1,6 @@
 //! The one table of operations: what packets of every service and position have in common.
 
-/// What a packet requests or answers.
+/// Operation that a packet requests or answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Data for a receive buffer.
@@ -33,7 +33,7 @@ pub enum Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Right {
-    /// It names no memory.
+    /// No right: the operation names no memory.
     None,
     /// Remote write.
     Write,
@@ -41,20 +41,20 @@ pub enum Right {
     Read,
     /// Remote atomic.
     Atomic,
-    /// That to flush to the placements that its FETH names.
+    /// The right to flush to the placements that its FETH names.
     Flush,
 }
 
-/// How a responder of a reliable service answers an operation.
+/// Response of a responder of a reliable service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Response {
     /// Not at all: it is no request.
     None,
-    /// By an acknowledgement, which may be coalesced with others.
+    /// An acknowledgement, which may be coalesced with others.
     Acknowledge,
-    /// By READ responses of its own, with data or empty.
+    /// READ responses of its own, with data or empty.
     Read,
-    /// By an atomic acknowledgement of its own.
+    /// An atomic acknowledgement of its own.
     Atomic,
 }
 
@@ -87,7 +87,7 @@ macro_rules! operations {
                 }
             }
 
-            /// How a responder of a reliable service answers its requests.
+            /// Returns the response of a responder of a reliable service to its requests.
             #[inline]
             pub const fn response(self) -> Response {
                 match self {

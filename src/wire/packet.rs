@@ -21,7 +21,7 @@ use super::{Header, Layer, ParseError, view};
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     bytes: &'a [u8],
-    /// How long `bytes` were on the wire.
+    /// Length of `bytes` on the wire.
     wire_len: usize,
     bth: &'a Bth,
     info: Option<&'static OpcodeInfo>,
@@ -91,13 +91,13 @@ impl<'a> Packet<'a> {
         self.bth
     }
 
-    /// What the table says of the opcode, or `None` if it is unassigned.
+    /// Returns the table's entry for the opcode, or `None` if it is unassigned.
     #[inline]
     pub fn info(&self) -> Option<&'static OpcodeInfo> {
         self.info
     }
 
-    /// Everything from the BTH to the last pad byte, as far as it is there.
+    /// Returns the captured bytes from the BTH to the last pad byte.
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
@@ -109,7 +109,7 @@ impl<'a> Packet<'a> {
         self.info.map_or(Bth::LEN, |info| info.header_len)
     }
 
-    /// How many payload bytes the packet had on the wire.
+    /// Returns the number of payload bytes that the packet had on the wire.
     #[inline]
     pub fn payload_len(&self) -> usize {
         self.wire_len.saturating_sub(self.header_len() + usize::from(self.pad_len()))
@@ -122,7 +122,7 @@ impl<'a> Packet<'a> {
         rest.get(..self.payload_len()).unwrap_or(rest)
     }
 
-    /// How many pad bytes follow the payload.
+    /// Returns the number of pad bytes after the payload.
     #[inline]
     pub fn pad_len(&self) -> u8 {
         #[expect(clippy::cast_possible_truncation, reason = "two bits")]
@@ -216,7 +216,7 @@ pub struct Extensions {
 }
 
 impl Extensions {
-    /// Those of a packet, reserved bits left behind.
+    /// Returns the extension headers of a packet, without reserved bits.
     pub fn of(packet: &Packet<'_>) -> Self {
         Self {
             rdeth: packet.rdeth().map(Rdeth::repr),
@@ -232,7 +232,7 @@ impl Extensions {
         }
     }
 
-    /// Which headers these are.
+    /// Returns the set of these headers.
     pub fn headers(&self) -> Headers {
         let mut headers = Headers::empty();
         headers.set(Headers::RDETH, self.rdeth.is_some());
@@ -278,9 +278,9 @@ pub struct PacketRepr<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the opcode calls for {wanted:?}, and {given:?} were given")]
 pub struct HeadersMismatch {
-    /// What the opcode calls for; nothing if it is unassigned.
+    /// Headers that the opcode requires; none if it is unassigned.
     pub wanted: Headers,
-    /// What was given.
+    /// Headers that were given.
     pub given: Headers,
 }
 
@@ -301,8 +301,8 @@ impl<'a> PacketRepr<'a> {
         Ok(Self { bth: BthRepr { pad, ..bth }, extensions, payload })
     }
 
-    /// What `packet` says, reserved bits left behind; `None` if its payload was cut or its padding
-    /// is not what the payload needs.
+    /// Converts `packet`, without reserved bits; returns `None` if its payload was cut or its
+    /// padding is not what the payload needs.
     pub fn of(packet: &Packet<'a>) -> Option<Self> {
         let whole = packet.payload().len() == packet.payload_len();
         let repr = Self::new(packet.bth().repr(), Extensions::of(packet), packet.payload()).ok()?;

@@ -1,21 +1,21 @@
-//! How a packet travels, and the headers it travels behind.
+//! Path of a packet, and the headers before it.
 
 use super::icrc::{Prefix, Route};
 use super::identification::Varying;
 use super::{Bits, Gid, Ipv4, Ipv4Repr, Ipv6, Ipv6Repr, ROCE_PORT, Udp, UdpRepr};
 
-/// How a packet travels: all that the network layer must be told.
+/// Path of a packet: addresses, and fields of the network layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Path {
-    /// From whom.
+    /// Source address.
     pub source: Gid,
-    /// To whom.
+    /// Destination address.
     pub destination: Gid,
     /// The UDP source port: the same for all packets of a flow.
     pub source_port: u16,
     /// Differentiated services, and explicit congestion notification.
     pub traffic_class: u8,
-    /// How many hops are allowed.
+    /// Maximum number of hops.
     pub hop_limit: u8,
     /// The service level, which becomes the VLAN priority.
     pub sl: u8,
@@ -43,9 +43,9 @@ pub const fn source_port(flow_label: Bits<20>) -> u16 {
 /// The headers before a BTH.
 #[derive(Clone, Copy, Debug)]
 pub enum PathHeaders {
-    /// Between IPv4 addresses.
+    /// Headers between IPv4 addresses.
     Ipv4(Ipv4, Udp),
-    /// Between IPv6 addresses.
+    /// Headers between IPv6 addresses.
     Ipv6(Ipv6, Udp),
 }
 
@@ -83,7 +83,7 @@ impl Path {
         self.headers(len).prefix()
     }
 
-    /// The same with an identification, which an IPv6 header does not have.
+    /// Returns the ICRC prefix with an identification, which an IPv6 header does not have.
     ///
     /// # Panics
     ///
@@ -107,7 +107,7 @@ impl Path {
         self.headers_with_id(len, 0)
     }
 
-    /// The same with an identification, which an IPv6 header does not have.
+    /// Returns the headers with an identification, which an IPv6 header does not have.
     ///
     /// # Panics
     ///
@@ -165,15 +165,15 @@ impl PathHeaders {
 pub struct Prefixes {
     source: Gid,
     destination: Gid,
-    /// Between these addresses.
+    /// Prefix of headers between these addresses.
     between: Prefix,
-    /// With a source port.
+    /// Prefix of headers with a source port.
     from_port: Prefix,
     length: Varying,
 }
 
 impl Prefixes {
-    /// Those of a path.
+    /// Computes the prefixes of a path.
     pub fn new(path: &Path) -> Self {
         let Path { source, destination, .. } = *path;
         let ipv4 = source.to_ipv4().is_some() && destination.to_ipv4().is_some();
@@ -183,7 +183,7 @@ impl Prefixes {
         Self { source, destination, between, from_port, length }
     }
 
-    /// Those of another path.
+    /// Changes to the prefixes of another path.
     #[inline]
     pub fn set_path(&mut self, path: &Path) {
         if (self.source, self.destination) != (path.source, path.destination) {

@@ -6,7 +6,7 @@ use super::{
     PROTOCOL_UDP, PacketRepr, ROCE_PORT, Udp, UdpRepr, VlanRepr,
 };
 
-/// What carries the packet of a frame to emit.
+/// Encapsulation of a frame to emit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkRepr {
     /// RoCEv2 over IPv4.
@@ -44,7 +44,7 @@ pub struct FrameRepr<'a> {
     pub ethernet: Option<EthernetRepr>,
     /// A VLAN tag; its EtherType is filled in.
     pub vlan: Option<VlanRepr>,
-    /// What carries the packet.
+    /// Encapsulation.
     pub network: NetworkRepr,
     /// The packet.
     pub packet: PacketRepr<'a>,

@@ -91,7 +91,7 @@ fn client_with_a_token_takes_no_server_without_one() {
     assert_eq!((client, server), (Err(OpeningError::TokenWanted), None));
 }
 
-/// Everything that a proof covers: a difference in any of it ends the opening.
+/// A difference in any field that a proof covers ends the opening.
 #[test]
 fn proof_is_refused_where_anything_differs() {
     let (token, other) = (token("correct horse"), token("another horse"));

@@ -29,7 +29,7 @@ impl Literal {
         }
     }
 
-    /// How `value` stands to this, or `None` if they cannot be compared.
+    /// Compares `value` with this, or returns `None` if they cannot be compared.
     pub(super) fn compare(&self, value: &Value<'_>) -> Option<Ordering> {
         let this = match self {
             Self::Number(number) => Value::Uint(*number),
@@ -69,7 +69,7 @@ impl Literal {
     }
 }
 
-/// How `a` stands to `b`, or `None` if they cannot be compared.
+/// Compares `a` with `b`, or returns `None` if they cannot be compared.
 pub(super) fn compare_values(a: &Value<'_>, b: &Value<'_>) -> Option<Ordering> {
     Some(match (a, b) {
         (Value::Uint(a), Value::Uint(b)) => a.cmp(b),
@@ -95,7 +95,7 @@ fn words(value: &Value<'_>) -> Option<String> {
 pub(super) enum Set {
     /// Ranges with both their ends, in order and apart from each other.
     Numbers(Vec<(u64, u64)>),
-    /// Anything else.
+    /// A set of any other values.
     Values(Vec<Element>),
 }
 
@@ -193,7 +193,7 @@ fn vocabulary(field: &str) -> Option<Vec<&'static str>> {
     })
 }
 
-/// That a field is never `text`, and what it may be.
+/// Returns the message that a field is never `text`, with the values that it may have.
 fn never(field: &Field, text: &str, words: &[&str]) -> String {
     const SHOWN: usize = 12;
     let name = field.name;
@@ -209,7 +209,7 @@ fn never(field: &Field, text: &str, words: &[&str]) -> String {
     }
 }
 
-/// How many leading bits two byte strings share.
+/// Returns the number of leading bits that two byte strings share.
 fn common_bits(a: &[u8], b: &[u8]) -> u32 {
     let mut bits = 0;
     for (x, y) in a.iter().zip(b) {

@@ -1,4 +1,4 @@
-//! Which packets to show: tests of fields, joined by `&&`, `||`, `^^`, `!` and parentheses.
+//! Filters of packets: tests of fields, joined by `&&`, `||`, `^^`, `!` and parentheses.
 //!
 //! The language is Wireshark's, as far as it goes; `docs/filter.md` is its reference. `lex` takes
 //! the text apart, `parse` makes a tree of tests of it and finds every mistake, with its place;
@@ -41,10 +41,10 @@ pub struct Filter {
     root: Node,
 }
 
-/// What is wrong with a filter, and where.
+/// Error in a filter, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct FilterError {
-    /// What is wrong.
+    /// Message.
     pub reason: String,
     /// The characters that are, counted from 0.
     pub at: Range<usize>,
@@ -94,15 +94,15 @@ struct Operand {
     mask: Option<u64>,
 }
 
-/// What a field is compared with.
+/// Right side of a comparison.
 #[derive(Clone, Debug)]
 enum Right {
     Literal(Literal),
     Operand(Operand),
 }
 
-/// How two values stand to each other. A field may have several values: of most relations, one pair
-/// that has it is enough.
+/// Relation of two values. A field may have several values: of most relations, one pair that has it
+/// is enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relation {
     Equal,

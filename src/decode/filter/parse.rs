@@ -1,5 +1,5 @@
-//! From words and signs to tests. Precedence is Wireshark's: `&`, then comparisons, `!`, `&&`,
-//! `^^`, `||`.
+//! Parser of filters, from tokens to tests. Precedence is Wireshark's: `&`, then comparisons, `!`,
+//! `&&`, `^^`, `||`.
 
 use super::super::context::FieldRef;
 use super::super::field::Show;
@@ -159,7 +159,7 @@ impl Parser {
         Ok(operand)
     }
 
-    /// What `left` is compared with: another field, or a value.
+    /// Parses the right side of a comparison with `left`: another field, or a value.
     fn right(&mut self, left: &Operand) -> Result<Right, FilterError> {
         let token = self.take();
         let (Kind::Word(text) | Kind::Quoted(text)) = &token.kind else {
@@ -221,7 +221,7 @@ impl Parser {
         literal.map(|literal| (literal, token.clone())).map_err(|reason| token.error(reason))
     }
 
-    /// What stands behind `contains` or `matches`.
+    /// Parses the argument of `contains` or `matches`.
     fn search(
         &mut self,
         left: Operand,
@@ -245,7 +245,7 @@ impl Parser {
     }
 }
 
-/// What a field's values are, as far as that decides what they can be compared with.
+/// Class of a field's values, which decides what they can be compared with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Number,

@@ -1,4 +1,4 @@
-//! What `contains` and `matches` search for.
+//! Patterns of `contains` and `matches`.
 
 use core::fmt::Write as _;
 
@@ -22,7 +22,7 @@ pub(super) struct Pattern {
     regex: Regex,
 }
 
-/// What can be searched of a field, or why nothing can.
+/// Checks that a field can be searched, or returns the reason.
 pub(super) fn searchable(field: &FieldRef, operator: &str) -> Result<(), String> {
     let what = match field.kind().show {
         Show::Text | Show::Bytes | Show::Mac => return Ok(()),

@@ -18,10 +18,10 @@ use crate::wire::{Bits, Gid, IcrcVerdict, Opcode, Qpn};
 /// some hundred bytes each this keeps a summary of any capture within ten megabytes.
 pub const CONVERSATIONS_MAX: usize = 65_536;
 
-/// How many conversations a summary for people lists.
+/// Number of conversations that a summary as text lists.
 const CONVERSATIONS_SHOWN: usize = 20;
 
-/// What a capture holds.
+/// Summary of a capture.
 #[derive(Clone, Debug)]
 pub struct Summary {
     frames: u64,
@@ -37,16 +37,16 @@ pub struct Summary {
     naks: Counts<32>,
     rnrs: Counts<32>,
     congested: u64,
-    /// In the order of their first packets.
+    /// Conversations in the order of their first packets.
     conversations: Vec<(Conversation, Traffic)>,
-    /// Where in the list each of them is.
+    /// Index of each conversation in the list.
     index: HashMap<Conversation, usize>,
-    /// Where in the list some of the latest are, each in the slot that it hashes to: most packets
-    /// find theirs here.
+    /// Indices of some of the latest conversations, each in the slot that it hashes to: most
+    /// packets find theirs here.
     latest: [usize; LATEST],
     /// Packets of conversations that came when the list was full.
     elsewhere: Traffic,
-    /// How many stretches of damage the reader passed over, and how many bytes in all.
+    /// Number of damaged stretches that the reader skipped.
     skips: u64,
     skipped_bytes: u64,
 }
@@ -94,12 +94,12 @@ impl Trains {
     }
 }
 
-/// How many conversations are remembered where they can be found fast.
+/// Number of slots for the latest conversations.
 const LATEST: usize = 64;
 
 const VERDICTS: [IcrcVerdict; 3] = [IcrcVerdict::Ok, IcrcVerdict::Bad, IcrcVerdict::Absent];
 
-/// From whom to whom: packets to one queue pair.
+/// Packets from one address to one queue pair of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Conversation {
     source: Gid,
@@ -108,8 +108,8 @@ struct Conversation {
 }
 
 impl Conversation {
-    /// Its slot among the latest. The queue pair tells most conversations apart; replies come from
-    /// the peer's.
+    /// Returns its slot among the latest. The queue pair tells most conversations apart; replies
+    /// come from the peer's.
     #[inline]
     fn slot(&self) -> usize {
         let [.., a, b] = self.source.0;
@@ -117,8 +117,8 @@ impl Conversation {
     }
 }
 
-/// How often each of `N` codes occurred. To clear it, or to add it to another, costs as much as
-/// there are codes that did: it is done once per batch.
+/// Number of occurrences of each of `N` codes. To clear it, or to add it to another, costs as much
+/// as there are codes that did: it is done once per batch.
 #[derive(Clone, Debug)]
 struct Counts<const N: usize> {
     counts: [u64; N],
@@ -183,7 +183,7 @@ impl Default for Summary {
 }
 
 impl Summary {
-    /// Of nothing yet.
+    /// Creates an empty summary.
     pub fn new() -> Self {
         Self {
             frames: 0,
@@ -328,7 +328,7 @@ impl Summary {
         self.naks.iter().map(|(code, count)| (NakCode::from_code(Bits::low(code.into())), count))
     }
 
-    /// For how long receivers that were not ready asked to wait.
+    /// Returns the RNR timers of NAKs, with their numbers.
     fn rnrs(&self) -> impl Iterator<Item = (RnrTimer, u64)> {
         self.rnrs.iter().map(|(code, count)| (RnrTimer(Bits::low(code.into())), count))
     }

@@ -12,9 +12,9 @@ use super::field::Field;
 /// The fields of a layer.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// What the layer is called.
+    /// Name of the layer.
     pub(super) title: &'static str,
-    /// Its fields, in the order in which they are shown.
+    /// Fields, in the order in which they are shown.
     pub(super) fields: &'static [Field],
 }
 

@@ -202,7 +202,7 @@ pub(in super::super) static IETH: [Field; 2] = [
     Field::bits("infiniband.ieth", "RKey to invalidate", Ieth::LAYOUT.rkey, Show::Bytes),
 ];
 
-/// What tshark takes for the payload: the pad bytes too.
+/// Returns the payload as tshark defines it: with the pad bytes.
 fn padded_payload<'a>(context: &Context<'a>) -> Option<&'a [u8]> {
     let packet = context.frame.packet()?;
     packet.bytes().get(packet.header_len()..)
@@ -233,8 +233,7 @@ pub(in super::super) static VCRC: [Field; 2] = [
     }),
 ];
 
-/// What is to be said of every packet of RoCE and of native InfiniBand, however much of it is
-/// there.
+/// Fields of every packet of RoCE and of native InfiniBand, however much of it was captured.
 pub(in super::super) static ROCE: [Field; 8] = [
     Field::presence("infiniband"),
     Field::presence_if("roce", "RoCE", |context| {

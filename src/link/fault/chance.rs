@@ -1,4 +1,4 @@
-//! What happens to a packet on the way: by chance, which a seeded generator rolls, or by rule.
+//! Impairments of packets: by chance, which a seeded generator decides, or by rule.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use crate::random::Random;
 use crate::time::Instant;
 use crate::wire::Gid;
 
-/// What a network does to packets by chance. Chances are in parts per million.
+/// Impairments by chance. Chances are in parts per million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// How long a packet takes.
+    /// Delay of every packet.
     pub delay: Duration,
-    /// How much longer it may take, at the most.
+    /// Maximum additional delay.
     pub jitter: Duration,
     /// The chance that it is lost.
     pub loss: u32,
@@ -25,9 +25,10 @@ pub struct Faults {
     pub corrupt: u32,
     /// The chance that it is marked: congestion experienced.
     pub mark: u32,
-    /// How many bits a second pass, for each receiver; 0 is any number.
+    /// Bandwidth in bits a second, for each receiver; 0 is no limit.
     pub bits_per_second: u64,
-    /// How many packets wait for a receiver before further ones are lost; 0 is any number.
+    /// Maximum number of packets that wait for a receiver before further ones are lost; 0 is no
+    /// limit.
     pub queue: usize,
 }
 
@@ -38,36 +39,37 @@ pub(in crate::link) struct Impairments {
     faults: Faults,
     rules: Rules,
     random: Random,
-    /// For each receiver, when its link is free, and how many packets wait for it.
+    /// Receivers, each with the time when its link is free, and the number of packets that wait for
+    /// it.
     receivers: Vec<(Gid, Instant, usize)>,
 }
 
-/// What happens to a packet.
+/// Decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::link) enum Decision {
-    /// It is lost.
+    /// The packet is lost.
     Lost(Loss),
-    /// It arrives.
+    /// The packet arrives.
     Arrives(Arrival),
 }
 
-/// Why a packet is lost.
+/// Cause of a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::link) enum Loss {
-    /// By chance.
+    /// Chance.
     Chance,
     /// The rule with this number drops it.
     Rule(usize),
-    /// Too many packets wait for its receiver.
+    /// The receiver's queue is full.
     QueueFull,
 }
 
-/// How a packet arrives.
+/// Arrival of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::link) struct Arrival {
-    /// When.
+    /// Time of arrival.
     pub(in crate::link) time: Instant,
-    /// When it arrives once more, if it does.
+    /// Time of arrival of a duplicate.
     pub(in crate::link) again: Option<Instant>,
     /// Whether a bit changes, and a number that says which.
     pub(in crate::link) corrupt: Option<u64>,
@@ -87,7 +89,7 @@ impl Arrival {
     }
 }
 
-/// What chances and rules come to, before the receiver's queue is looked at.
+/// Result of chances and rules, before the receiver's queue is considered.
 #[derive(Default)]
 struct Cast {
     lost: Option<Loss>,
@@ -118,7 +120,7 @@ impl Impairments {
         &self.rules
     }
 
-    /// What happens to `packet`, from its BTH on, which is sent to `to` now and takes `wire_len`
+    /// Decides about `packet`, from its BTH on, which is sent to `to` now and takes `wire_len`
     /// bytes on the wire.
     pub(in crate::link) fn decide(
         &mut self,
@@ -139,8 +141,7 @@ impl Impairments {
         Decision::Arrives(self.arrives(time, corrupt, &cast))
     }
 
-    /// What the rules say of a packet that passes in this direction; nothing happens to it by
-    /// chance.
+    /// Decides by the rules alone about a packet that passes in this direction.
     pub(super) fn decide_by_rule(
         &mut self,
         now: Instant,
@@ -169,7 +170,8 @@ impl Impairments {
         }
     }
 
-    /// When a packet of `len` bytes arrives, or `None` if too many wait for its receiver.
+    /// Returns the time at which a packet of `len` bytes arrives, or `None` if too many wait for
+    /// its receiver.
     fn arrival(&mut self, now: Instant, to: Gid, len: usize) -> Option<Instant> {
         let jitter = u64::try_from(self.faults.jitter.as_nanos()).unwrap_or(u64::MAX);
         let jitter = if jitter == 0 { 0 } else { self.random.next() % jitter };
@@ -222,6 +224,5 @@ impl Impairments {
     }
 }
 
-/// How long a packet is held back that others are to pass, where packets take no time by
-/// themselves.
+/// Delay of a packet that others are to pass, where packets take no time by themselves.
 const HELD_BACK: Duration = Duration::from_micros(100);

@@ -21,11 +21,11 @@ pub(crate) struct Due<P> {
     pub(crate) corrupt: Option<u64>,
     /// Whether it is marked: congestion experienced.
     pub(crate) mark: bool,
-    /// In whose queue it waited.
+    /// Receiver in whose queue it waited.
     to: Option<Gid>,
 }
 
-/// Where a packet goes, and how many bytes it takes on the wire.
+/// Destination of a packet, and its length on the wire.
 pub(super) struct Outgoing {
     pub(super) to: Gid,
     pub(super) wire_len: usize,
@@ -111,7 +111,7 @@ impl<P: Clone> Lane<P> {
         Some(due)
     }
 
-    /// When the next packet's time will have come.
+    /// Returns the time at which the next packet is due.
     pub(crate) fn timeout(&self) -> Option<Instant> {
         self.queue.timeout()
     }

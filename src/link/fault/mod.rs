@@ -55,9 +55,9 @@ pub fn inject(link: Link, spec: &Spec) -> Link {
     if is_inbound { injector.wrap_receiver(link) } else { link }
 }
 
-/// The same, around a link whose tap writes the packets that are dropped when they are sent too,
-/// each with a comment that names the fault. Those that are dropped when they arrive have passed
-/// the tap, and have no comment.
+/// Injects faults into a link whose tap also writes the packets that are dropped when they are
+/// sent, each with a comment that names the fault. Those that are dropped when they arrive have
+/// passed the tap, and have no comment.
 #[must_use]
 pub fn inject_keeping(link: Link, spec: &Spec, tap: TapHandle) -> Link {
     let injector = Injector::new(spec);
@@ -80,17 +80,17 @@ type Observer = Box<dyn FnMut(Direction, &[u8], Option<Effect>) + Send>;
 #[cfg_attr(feature = "conform", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "conform", serde(rename_all = "snake_case"))]
 pub enum Effect {
-    /// It does not arrive.
+    /// Dropped: the packet does not arrive.
     Dropped,
     /// A bit of it changes.
     Corrupted,
-    /// It arrives twice.
+    /// Duplicated: the packet arrives twice.
     Duplicated,
     /// Others overtake it, or it overtakes one.
     Reordered,
-    /// It is marked: congestion experienced.
+    /// Marked: congestion experienced.
     Marked,
-    /// It arrives later.
+    /// Delayed: the packet arrives later.
     Delayed,
 }
 
@@ -111,11 +111,11 @@ struct State {
     impairments: Impairments,
     counts: Counts,
     observer: Option<Observer>,
-    /// Where packets are written that are dropped when they are sent.
+    /// Tap to which packets are written that are dropped when they are sent.
     keep_dropped: Option<TapHandle>,
 }
 
-/// What was done to packets.
+/// Number of packets by effect.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     lost: u64,
@@ -159,7 +159,7 @@ impl Injector {
         self.lock().impairments.set_rules(Rules::new(rules));
     }
 
-    /// How often something was done by each rule, in the order in which they were given.
+    /// Returns the number of times each rule was applied, in the order in which they were given.
     #[must_use]
     pub fn fired(&self) -> Vec<u32> {
         self.lock().impairments.rules().fired()

@@ -10,7 +10,7 @@ use crate::time::Instant;
 /// The most packets that are held back in one direction; further ones are lost and counted.
 pub const HELD_MAX: usize = 1 << 16;
 
-/// How long a packet waits for the one that is to pass it.
+/// Maximum time that a packet waits for the one that is to pass it.
 pub const SWAP_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Packets of one direction, by the time at which they arrive.

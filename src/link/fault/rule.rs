@@ -8,21 +8,21 @@ use std::time::Duration;
 use crate::capture::Direction;
 use crate::wire::{Bth, Opcode, OpcodeInfo, Packet, Psn, Qpn, Role, Service, view};
 
-/// What is done to a packet by rule.
+/// Action of a rule on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It is lost.
+    /// Drops the packet.
     Drop,
-    /// It arrives twice.
+    /// Duplicates the packet.
     Duplicate,
-    /// It arrives so much later.
+    /// Delays the packet.
     Delay(Duration),
-    /// It arrives behind the next packet of its direction, or after
+    /// Delivers the packet behind the next one of its direction, or after
     /// [`SWAP_TIMEOUT`](super::SWAP_TIMEOUT) if none comes.
     Swap,
     /// A bit of it changes, so that its ICRC is wrong.
     Corrupt,
-    /// It is marked: congestion experienced.
+    /// Marks the packet: congestion experienced.
     Mark,
 }
 
@@ -48,9 +48,9 @@ pub struct Rule {
     pub(super) qps: Option<Vec<Qpn>>,
     pub(super) psn: Option<Psn>,
     pub(super) which: Option<Selector>,
-    /// Which message, from 1.
+    /// Number of the message, from 1.
     pub(super) message: Option<u32>,
-    /// Which time such a packet passes, from 1; `None` is every time.
+    /// Number of the matching packet, from 1; `None` is every one.
     pub(super) nth: Option<u32>,
 }
 
@@ -221,9 +221,9 @@ struct Armed {
     rule: Rule,
     /// Packets that it meant so far.
     passed: u32,
-    /// How often something was done.
+    /// Number of times the rule was applied.
     fired: u32,
-    /// Of a rule for one message, by destination queue pair; at most [`QPS_MAX`].
+    /// State of a rule for one message, by destination queue pair; at most [`QPS_MAX`].
     messages: BTreeMap<u32, Messages>,
 }
 
@@ -232,7 +232,7 @@ struct Armed {
 const QPS_MAX: usize = 4096;
 
 impl Rules {
-    /// These rules, none of which has met a packet.
+    /// Creates rules that have met no packet.
     #[must_use]
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Self {
         let mut all = Self::default();
@@ -267,7 +267,7 @@ impl Rules {
         self.0.get(number).map(|armed| &armed.rule)
     }
 
-    /// How often something was done by each rule, in the order in which they were given.
+    /// Returns the number of times each rule was applied, in the order in which they were given.
     #[must_use]
     pub fn fired(&self) -> Vec<u32> {
         self.0.iter().map(|armed| armed.fired).collect()
@@ -340,7 +340,7 @@ mod tests {
     use super::*;
     use crate::wire::BthRepr;
 
-    /// Which of these packets, by opcode and PSN, a rule does something to.
+    /// Returns the indices of the packets, given by opcode and PSN, to which a rule is applied.
     fn hit(rule: Rule, packets: &[(Opcode, u32)]) -> Vec<usize> {
         let mut rules = Rules::new([rule]);
         let mut hit = Vec::new();

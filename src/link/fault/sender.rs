@@ -8,17 +8,17 @@ use crate::link::Sender;
 use crate::time::Instant;
 use crate::wire::{Batch, Bth, ICRC_ROOM, Path};
 
-/// How many packets are passed on at once.
+/// Maximum number of packets that are passed on at once.
 const PASSED_ON_MAX: usize = 64;
 
-/// What headers there are before a BTH, for the time that a packet takes: Ethernet, IPv4, UDP.
+/// Length of the headers before a BTH, for the time that a packet takes: Ethernet, IPv4, UDP.
 const HEADERS: usize = 14 + 20 + 8;
 
 pub(super) struct FaultSender {
     inner: Box<dyn Sender>,
     /// Each packet from its BTH to its last pad byte.
     lane: Lane<(Path, Vec<u8>)>,
-    /// What is passed on.
+    /// Packets that are passed on.
     passing: Batch,
 }
 

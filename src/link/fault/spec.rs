@@ -1,4 +1,4 @@
-//! How a person writes faults down: `loss=1%,delay=10us,drop=0x11:7:2`. `docs/faults.md` is the
+//! Specification of faults as text: `loss=1%,delay=10us,drop=0x11:7:2`. `docs/faults.md` is the
 //! reference.
 
 use std::fmt;
@@ -10,28 +10,28 @@ use super::rule::{Action, Rule, Selector};
 use crate::capture::Direction;
 use crate::wire::{Psn, Qpn};
 
-/// Which faults, and which seed their chances follow from.
+/// Faults, and the seed of their chances.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spec {
     /// Faults by chance.
     pub faults: Faults,
     /// Faults by rule.
     pub rules: Vec<Rule>,
-    /// What the chances follow from.
+    /// Seed of the chances.
     pub seed: u64,
     /// Whether packets that are dropped are written to the capture of the link, if it has one, with
     /// a comment.
     pub keep_dropped: bool,
 }
 
-/// Why a text is no [`Spec`].
+/// Error in the text of a [`Spec`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
     /// A part has no value.
     #[error("`{0}` has no value: faults are written as `loss=1%,delay=10us`")]
     NoValue(String),
-    /// There is no such fault.
+    /// Unknown fault.
     #[error(
         "there is no fault `{0}`: there are loss, dup, reorder, corrupt, mark (`1%` or `100ppm`), delay, jitter \
          (`10us`), rate (`10G`), queue (`64`), drop (`QPN:PSN:NTH`), seed and keep (`dropped`)"
@@ -40,25 +40,25 @@ pub enum SpecError {
     /// A chance is no chance.
     #[error("`{key}={value}`: a chance is `0.1%` or `100ppm`, at most 100%")]
     Chance {
-        /// Which fault.
+        /// Name of the fault.
         key: &'static str,
-        /// What it was given.
+        /// Value in the text.
         value: String,
     },
     /// A time is no time.
     #[error("`{key}={value}`: a time is a whole number of ns, us, ms or s: `10us`")]
     Time {
-        /// Which fault.
+        /// Name of the fault.
         key: &'static str,
-        /// What it was given.
+        /// Value in the text.
         value: String,
     },
     /// A number is no number.
     #[error("`{key}={value}` is no whole number")]
     Number {
-        /// Which fault.
+        /// Name of the fault.
         key: &'static str,
-        /// What it was given.
+        /// Value in the text.
         value: String,
     },
     /// A rate is no rate.
@@ -71,9 +71,9 @@ pub enum SpecError {
          delay, the time is last: `0x11:7:2:10us`"
     )]
     Packet {
-        /// Which fault.
+        /// Name of the fault.
         key: &'static str,
-        /// What it was given.
+        /// Value in the text.
         value: String,
     },
     /// No opcode has such a name.
@@ -82,7 +82,7 @@ pub enum SpecError {
          ACKNOWLEDGE"
     )]
     Opcode(String),
-    /// Something else than dropped packets is to be kept.
+    /// `keep` has a value other than `dropped`.
     #[error(
         "`keep={0}`: `keep=dropped` writes dropped packets to the capture, marked by a comment"
     )]

@@ -1,4 +1,4 @@
-//! What goes out of a link with faults, and what of them can be written down.
+//! Packets that leave a link with faults, and faults as text.
 
 use super::sender::corrupted_bit;
 use super::*;
@@ -10,8 +10,8 @@ fn spec(text: &str) -> Spec {
     text.parse().unwrap()
 }
 
-/// What goes out of a link with these faults when `psns` are sent at microseconds 0, 1, 2 …, and
-/// until all is out.
+/// Returns the packets that leave a link with these faults when `psns` are sent at microseconds 0,
+/// 1, 2 …, until all have left.
 fn run(text: &str, psns: u32) -> (Vec<Sent>, Vec<(&'static str, u64)>) {
     let recorder = Recorder::default();
     let mut link = inject(link_to(&recorder), &spec(text));

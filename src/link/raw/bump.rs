@@ -27,7 +27,7 @@ const FRAME_MAX: usize = 1 << 17;
 /// Frames of UDP that were joined: `VIRTIO_NET_HDR_GSO_UDP_L4`.
 const JOINED_UDP: u8 = 5;
 
-/// How many frames are taken from one side before the other has its turn.
+/// Maximum number of frames that are taken from one side before the other has its turn.
 const TURN: usize = 64;
 
 /// Two interfaces, and what passes between them.
@@ -43,9 +43,9 @@ pub struct Bump {
 pub struct Frame {
     /// Whether it came in at `inner`, and goes out at `outer`.
     pub outbound: bool,
-    /// What the kernel is to be told of it.
+    /// Header of virtio for the kernel.
     vnet: [u8; VNET_LEN],
-    /// From its Ethernet header on.
+    /// Frame, from its Ethernet header on.
     bytes: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! Which frames the kernel lets through to a raw link: a program of the classic packet filter.
+//! Filter of a raw link in the kernel: a program of the classic packet filter.
 
 use std::io;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ pub(super) struct Filter {
     addresses: Vec<IpAddr>,
     /// Each with a socket, for as long as which the kernel keeps the interface in the group.
     groups: Vec<(Gid, Socket)>,
-    /// If it is known which there are.
+    /// Queue pairs of the link, if they are known.
     queue_pairs: Option<Vec<Qpn>>,
     interface: u32,
     /// The loopback interface, over which the kernel carries packets from this host to itself,
@@ -95,7 +95,7 @@ impl Filter {
         Ok(())
     }
 
-    /// Ends that.
+    /// Leaves a multicast group.
     pub(super) fn leave(&mut self, socket: &Socket, group: Gid) {
         self.groups.retain(|(joined, _)| *joined != group);
         self.replace(socket);
@@ -155,13 +155,13 @@ const JUMP_IF_EQUAL: u16 = 0x15;
 const JUMP_IF_ANY_BIT: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
-/// Where a load finds how the frame was addressed.
+/// Address of the packet type for a load.
 const PACKET_TYPE: u32 = 0xffff_f000 + 4;
 const TO_THIS_HOST: u32 = 0;
 const MULTICAST: u32 = 2;
 const OUTGOING: u32 = 4;
 
-/// Where a load finds the index of the interface that the frame arrived on.
+/// Address of the index of the receiving interface for a load.
 const INTERFACE: u32 = 0xffff_f000 + 8;
 
 /// Instructions that end the program, and drop the frame, unless it arrived on one of these
@@ -176,7 +176,7 @@ fn arrived_on(interfaces: &[u32]) -> Vec<SockFilter> {
     program
 }
 
-/// Where the network header begins.
+/// Offset of the network header.
 const IP: u32 = 14;
 
 /// Loads and tests, in order.
@@ -184,13 +184,13 @@ const IP: u32 = 14;
 struct Block(Vec<Step>);
 
 enum Step {
-    /// Something that cannot fail.
+    /// An instruction that cannot fail.
     Do(u16, u32),
     /// The number that was loaded must be this.
     Equal(u32),
-    /// It must have none of these bits.
+    /// The value must have none of these bits.
     NoneOf(u32),
-    /// It must be one of these.
+    /// The value must be one of these.
     OneOf(Vec<u32>),
 }
 

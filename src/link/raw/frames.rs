@@ -29,7 +29,7 @@ pub(super) struct RawFrames {
 }
 
 impl RawFrames {
-    /// Of two packet sockets.
+    /// Creates the frames of two packet sockets.
     pub(super) fn new(sockets: [Socket; 2], on: &Interface) -> io::Result<Self> {
         let (interface, is_loopback) = (on.index, on.loopback);
         for socket in &sockets {

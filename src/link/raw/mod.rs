@@ -63,7 +63,7 @@ use super::{Link, OpenError, Port, PortMonitor};
 use crate::verbs::Mtu;
 use crate::wire::MacAddr;
 
-/// What a raw link is to be.
+/// Configuration of a raw link.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
@@ -77,7 +77,7 @@ pub struct Config {
     pub vlan: Option<u16>,
     /// Hardware addresses that are known and need not be asked for.
     pub neighbours: Vec<(IpAddr, MacAddr)>,
-    /// How many frames may wait to be taken in. Each takes 68 KiB of memory.
+    /// Number of frames of the receive ring. Each takes 68 KiB of memory.
     pub frames: usize,
 }
 
@@ -94,7 +94,7 @@ impl Config {
     }
 }
 
-/// How many frames wait unless told otherwise: half a millisecond of small ones, or 32 MiB.
+/// Default number of frames of the receive ring: half a millisecond of small ones, or 32 MiB.
 const FRAMES: usize = 510;
 
 /// The most addresses of one link.

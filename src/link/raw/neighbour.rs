@@ -1,5 +1,4 @@
-//! Whose hardware address frames go to: asked of the kernel, which knows the routes and its
-//! neighbours.
+//! Hardware addresses of neighbors, from the kernel, which knows the routes and its neighbors.
 //!
 //! While the kernel knows no address, packets are sent through a raw IP socket, complete with their
 //! headers: it then finds the neighbour out, keeps the packets meanwhile, and loses none. From time
@@ -20,17 +19,17 @@ use crate::wire::{Gid, MacAddr};
 /// The most neighbours that are remembered. With more, all are forgotten and asked for anew.
 const NEIGHBOURS_MAX: usize = 1024;
 
-/// How long what the kernel said holds.
+/// Time for which an answer of the kernel holds.
 const KNOWN_FOR: Duration = Duration::from_secs(5);
 
-/// How long until the kernel is queried once more for a neighbor that it did not know.
+/// Time until the kernel is queried once more for a neighbor that it did not know.
 const UNKNOWN_FOR: Duration = Duration::from_micros(100);
 
-/// Who is where.
+/// Hardware addresses of neighbors.
 #[derive(Debug)]
 pub(super) struct Neighbours {
     kernel: Option<Kernel>,
-    /// Those that were given, and hold for ever.
+    /// Configured addresses, which hold for ever.
     fixed: Vec<(Gid, MacAddr)>,
     known: Vec<Neighbour>,
 }
@@ -43,7 +42,7 @@ struct Neighbour {
 }
 
 impl Neighbours {
-    /// Those of an interface. Without `kernel`, those that were given alone.
+    /// Creates the table of an interface. Without `kernel`, those that were given alone.
     pub(super) fn new(kernel: Option<Kernel>, fixed: &[(IpAddr, MacAddr)]) -> Self {
         let fixed = fixed.iter().map(|(address, mac)| (gid(*address), *mac)).collect();
         Self { kernel, fixed, known: Vec::new() }
@@ -105,14 +104,14 @@ fn multicast_mac(gid: Gid) -> Option<MacAddr> {
     }
 }
 
-/// Where the kernel would send a packet.
+/// Next hop of a packet.
 #[derive(Clone, Copy, Debug)]
 enum NextHop {
-    /// To the neighbor with this hardware address.
+    /// The neighbor with this hardware address.
     Mac(MacAddr),
-    /// To this host: the kernel must carry it.
+    /// This host: the kernel must carry the packet.
     ThisHost,
-    /// There is no route, or the neighbor is not known yet.
+    /// No route, or the neighbor is not known yet.
     Unknown,
 }
 
@@ -133,7 +132,7 @@ enum Route {
 }
 
 // Numbers of `linux/rtnetlink.h` and `linux/neighbour.h`.
-/// What a request is, and what its answer is.
+/// Message types of a request and of its answer.
 const GET_ROUTE: (u16, u16) = (26, 24);
 const GET_NEIGHBOUR: (u16, u16) = (30, 28);
 const ROUTE_DESTINATION: u16 = 1;
@@ -154,7 +153,7 @@ impl Kernel {
         Ok(Self { netlink: Netlink::open()?, index })
     }
 
-    /// Where a packet to `gid` goes.
+    /// Returns the next hop of a packet to `gid`.
     fn neighbour(&mut self, gid: Gid) -> io::Result<NextHop> {
         let destination = address_of(gid);
         let hop = match self.route(destination)? {

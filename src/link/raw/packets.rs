@@ -29,7 +29,7 @@ pub(super) struct PacketInFrame {
     pub(super) network_len: usize,
 }
 
-/// Why a frame or a packet was refused.
+/// Reason for which a frame or a packet was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     Cut,
@@ -323,7 +323,7 @@ mod tests {
 
     const PLAIN: RingFrame = RingFrame { vnet: [0; 10], cut: false, vlan: None };
 
-    /// What the kernel says of a frame that it joined from packets of so many bytes.
+    /// Returns the kernel's description of a frame that it joined from packets of so many bytes.
     fn joined(segment: u16) -> RingFrame {
         let [s0, s1] = segment.to_ne_bytes();
         RingFrame { vnet: [1, 5, 0, 0, s0, s1, 0, 0, 0, 0], ..PLAIN }

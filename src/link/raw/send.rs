@@ -21,7 +21,7 @@ const SEGMENTS_MAX: usize = 128;
 /// The most bytes of one frame, behind its UDP header.
 const RUN_MAX: usize = 64_000;
 
-/// How many frames are sent with one system call.
+/// Maximum number of frames that are sent with one system call.
 const FRAMES_MAX: usize = ring::FRAMES_MAX;
 
 /// The longest headers of a frame.
@@ -35,9 +35,9 @@ pub(super) struct RawSender {
     loopback: bool,
     vlan: Option<u16>,
     neighbours: Neighbours,
-    /// For packets to neighbours that are not known yet.
+    /// Sockets for packets to neighbors that are not known yet.
     ip: Option<IpSockets>,
-    /// What ICRCs begin with.
+    /// ICRC prefixes.
     prefixes: Prefixes,
     /// The identification of the next packet.
     id: u16,
@@ -45,7 +45,7 @@ pub(super) struct RawSender {
     priority: u8,
     /// Whether the kernel takes frames of several packets.
     trains: bool,
-    /// Those of the frames that are being sent; kept for their memory.
+    /// Headers of the frames that are being sent; kept for their memory.
     headers: Vec<FrameHeaders>,
     counts: Counts,
 }
@@ -65,14 +65,14 @@ struct Counts {
 #[derive(Clone, Copy, Debug)]
 struct Run<'a> {
     path: &'a Path,
-    /// To whom, or `None` if the kernel is to find out.
+    /// Hardware address, or `None` if the kernel is to find it.
     mac: Option<MacAddr>,
     /// The packets, with their ICRCs.
     bytes: &'a [u8],
-    /// Where they are in their train.
+    /// Offset in their train.
     start: usize,
     end: usize,
-    /// How long each is.
+    /// Length of each packet.
     segment: usize,
     /// The identification of the first.
     id: u16,
@@ -166,7 +166,7 @@ impl RawSender {
         Run { path, mac, bytes, start: 0, end: bytes.len(), segment: bytes.len(), id }
     }
 
-    /// To whom packets of a path go, or `None` if the kernel is to find out.
+    /// Returns the hardware address for packets of a path, or `None` if the kernel is to find it.
     fn neighbour(&mut self, now: Instant, path: &Path) -> Option<MacAddr> {
         match self.loopback.then_some(self.mac) {
             // The kernel gives those on this machine their copies.

@@ -17,23 +17,23 @@ use super::filter;
 use crate::time::Instant;
 use crate::wire::ROCE_PORT;
 
-/// How often it is tried to have an address that another program has.
+/// Interval of attempts to bind an address that another program has.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// The sockets of a link.
 #[derive(Debug)]
 pub(super) struct Sinks {
-    /// Those that have their addresses.
+    /// Sockets that have their addresses.
     held: Vec<Socket>,
-    /// Those whose addresses another program has, or that do not exist yet. They were made with the
-    /// others, so that all are in the same network, whichever thread tries again.
+    /// Sockets whose addresses another program has, or that do not exist yet. They were made with
+    /// the others, so that all are in the same network, whichever thread tries again.
     waiting: Vec<(Socket, SocketAddr)>,
-    /// When it is tried again.
+    /// Time of the next attempt.
     next: Instant,
 }
 
 impl Sinks {
-    /// Those for the addresses of an interface.
+    /// Opens the sockets for the addresses of an interface.
     pub(super) fn open(addresses: &[IpAddr], interface: u32) -> io::Result<Self> {
         let (mut held, mut waiting) = (Vec::new(), Vec::new());
         for any in [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)] {
@@ -72,7 +72,7 @@ impl Sinks {
         self.waiting = waiting;
     }
 
-    /// When it is to be tried again, if it is.
+    /// Returns the time of the next attempt, if there is one.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         (!self.waiting.is_empty()).then_some(self.next)
     }

@@ -1,4 +1,4 @@
-//! Which process this is, without a system call: a forked child is told by the C library.
+//! Identity of this process without a system call: the C library notifies a forked child.
 
 use std::io;
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Number of forks between the first process that watched them and this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// What came of watching them: 0, or an error number.
+/// Result of registering for forks: 0, or an error number.
 static WATCHED: OnceLock<i32> = OnceLock::new();
 
 extern "C" fn in_child() {

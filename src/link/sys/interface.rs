@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
-/// Something the kernel tells of an interface.
+/// An entry of the kernel's list of interfaces and addresses.
 #[derive(Debug)]
 pub(crate) struct Entry {
     /// The interface's name.
@@ -20,9 +20,10 @@ pub(crate) struct Entry {
 /// An address of an interface.
 #[derive(Debug)]
 pub(crate) enum Address {
-    /// Of IPv4 or IPv6.
+    /// An IPv4 or IPv6 address.
     Ip(IpAddr),
-    /// Of the link: the interface's index, its kind (`ARPHRD_ETHER` and others), and six bytes.
+    /// Link-layer address: the interface's index, its kind (`ARPHRD_ETHER` and others), and six
+    /// bytes.
     Link(c_int, u16, [u8; 6]),
 }
 

@@ -118,7 +118,7 @@ pub(in crate::link) fn send_frames(
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// How many frames arrived and how many had no room since this was asked last.
+/// Returns the number of frames that arrived and of those that were dropped since the last call.
 pub(in crate::link) fn statistics(socket: &Socket) -> io::Result<(u32, u32)> {
     let mut found = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
     let mut len = len_of::<libc::tpacket_stats>();
@@ -145,17 +145,17 @@ pub(in crate::link) struct Ring {
     blocks: usize,
     /// The slot that the kernel fills next, of those we have not taken.
     next: usize,
-    /// How many before it are ours.
+    /// Number of frames before it that user space owns.
     taken: usize,
 }
 
 // SAFETY: the mapping belongs to the ring alone, and to no thread.
 unsafe impl Send for Ring {}
 
-/// What the kernel says of a frame.
+/// The kernel's description of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::link) struct RingFrame {
-    /// What goes before it: `virtio_net_hdr`.
+    /// Header of virtio before it: `virtio_net_hdr`.
     pub(in crate::link) vnet: [u8; VNET_LEN],
     /// Whether it did not fit into the slot.
     pub(in crate::link) cut: bool,
@@ -199,12 +199,12 @@ impl Ring {
         &self.socket
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub(in crate::link) fn slots(&self) -> usize {
         self.blocks * Self::SLOTS
     }
 
-    /// Where a slot begins.
+    /// Returns the start of a slot.
     fn slot(&self, number: usize) -> *mut u8 {
         let number = number % self.slots();
         let offset = number / Self::SLOTS * Self::BLOCK + number % Self::SLOTS * Self::SLOT;
@@ -231,8 +231,8 @@ impl Ring {
         Some(self.taken - 1)
     }
 
-    /// Where the frame is that was taken as the `number`th since the last
-    /// [`give_back`](Self::give_back), and what the kernel says of it.
+    /// Returns the frame that was taken as the `number`th since the last
+    /// [`give_back`](Self::give_back), and the kernel's description of it.
     fn taken(&self, number: usize) -> Option<(*mut u8, libc::tpacket2_hdr)> {
         if number >= self.taken {
             return None;
@@ -254,7 +254,7 @@ impl Ring {
         Some(unsafe { std::slice::from_raw_parts(start, header.tp_snaplen as usize) })
     }
 
-    /// The same to be changed, and what the kernel says of it.
+    /// Returns the frame to be changed, and the kernel's description of it.
     pub(in crate::link) fn frame_mut(&mut self, number: usize) -> Option<(RingFrame, &mut [u8])> {
         let (start, header) = self.taken(number)?;
         let before = start.wrapping_sub(VNET_LEN).cast::<[u8; VNET_LEN]>();

@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 use std::time::Duration;
 
-/// How many datagrams are handed over at a time, at the most.
+/// Maximum number of datagrams of one system call.
 pub(crate) const MESSAGES_MAX: usize = 32;
 
 /// Sets an option that is a number.
@@ -55,12 +55,12 @@ pub(crate) fn wait_for_room(fd: BorrowedFd<'_>, at_most: Duration) -> io::Result
     }
 }
 
-/// Something to send: one datagram, or as many as its control messages say.
+/// A send: one datagram, or as many as its control messages say.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgoing<'a> {
-    /// Where to.
+    /// Destination.
     pub(crate) to: &'a Name,
-    /// What goes along with it.
+    /// Control messages.
     pub(crate) control: &'a Control,
     /// The payload.
     pub(crate) bytes: &'a [u8],
@@ -80,7 +80,7 @@ pub(crate) fn send<'a>(
     }
 }
 
-/// Who sends or receives one thing at a time mostly has no more than this.
+/// Number of datagrams for which no memory is allocated: most calls have no more.
 const FEW: usize = 2;
 
 #[expect(unsafe_code, reason = "a system call")]
@@ -127,7 +127,7 @@ fn send_up_to<'a, const N: usize>(
 pub(crate) struct Inbox {
     bytes: Box<[u8]>,
     slots: [Slot; MESSAGES_MAX],
-    /// How many were received last.
+    /// Number of datagrams that were received last.
     len: usize,
 }
 
@@ -147,7 +147,7 @@ fn zeroes(len: usize) -> io::Result<Box<[u8]>> {
     Ok(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(bytes, len.max(1))) })
 }
 
-/// What is told with a datagram.
+/// Address and control messages of a datagram.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     from: Name,
@@ -240,12 +240,12 @@ impl Inbox {
     }
 }
 
-/// Something that was received.
+/// A received datagram.
 #[derive(Debug)]
 pub(crate) struct Incoming<'a> {
-    /// From where.
+    /// Source.
     pub(crate) from: &'a Name,
-    /// What came along with it.
+    /// Control messages.
     pub(crate) control: &'a Control,
     /// Whether nothing of it was cut off.
     pub(crate) whole: bool,
@@ -372,7 +372,7 @@ fn empty_header() -> libc::mmsghdr {
     unsafe { std::mem::zeroed() }
 }
 
-/// What a system call returned, or its error.
+/// Returns the result of a system call, or its error.
 fn checked(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

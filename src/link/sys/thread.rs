@@ -79,7 +79,7 @@ pub(crate) fn involuntary_switches() -> i64 {
     if code == 0 { usage.ru_nivcsw } else { 0 }
 }
 
-/// What a thread does.
+/// Function of a thread.
 type Run = Box<dyn FnOnce() + Send>;
 
 struct Start {
@@ -129,7 +129,7 @@ const fn is_refused() -> bool {
     false
 }
 
-/// What a thread does first.
+/// Entry point of a thread.
 #[expect(unsafe_code, reason = "called by the C library")]
 extern "C" fn first(start: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: it was handed over by `start`.

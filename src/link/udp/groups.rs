@@ -19,14 +19,14 @@ pub(super) struct Groups {
     local: SocketAddr,
     /// The number of its interface.
     interface: u32,
-    /// How many bytes may wait at a socket.
+    /// Size of a socket's receive buffer.
     room: usize,
     joined: Vec<Joined>,
     /// The number of the next one.
     next: u64,
     /// Readable when one of the sockets is, or the link's own; there from the first group on.
     all: Option<OwnedFd>,
-    /// What it has told of last, and how much of it was looked at.
+    /// Numbers of the sockets that the last query reported as readable.
     told: Vec<u64>,
 }
 
@@ -34,14 +34,14 @@ struct Joined {
     group: Gid,
     number: u64,
     socket: Socket,
-    /// How many datagrams found no room.
+    /// Number of datagrams that were dropped because the buffer was full.
     overflowed: u64,
 }
 
 /// The number of the link's own socket.
 const OWN: u64 = 0;
 
-/// How many sockets are asked for at once.
+/// Maximum number of readable sockets of one query.
 const ASKED: usize = 16;
 
 impl Groups {
@@ -130,14 +130,14 @@ impl Groups {
         Some((joined.group, joined.socket.as_fd()))
     }
 
-    /// So many datagrams to a group have found no room so far.
+    /// Sets the number of datagrams to a group that were dropped so far.
     pub(super) fn overflowed(&mut self, group: Gid, count: u64) {
         if let Some(joined) = self.joined.iter_mut().find(|joined| joined.group == group) {
             joined.overflowed = joined.overflowed.max(count);
         }
     }
 
-    /// Of all groups that the link is in.
+    /// Returns the number of dropped datagrams of all groups that the link is in.
     pub(super) fn total_overflowed(&self) -> u64 {
         self.joined.iter().map(|joined| joined.overflowed).sum()
     }

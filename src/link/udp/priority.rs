@@ -9,8 +9,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::link::sys::socket::{self, Control, Name, Outgoing};
 use crate::wire::{Path, ROCE_PORT};
 
-/// What priorities the kernel takes along with a packet: it is asked when the first is to be sent
-/// that has one.
+/// Priorities that the kernel accepts with a packet, found when the first packet with one is sent.
 #[derive(Debug, Default)]
 pub(super) enum Priorities {
     #[default]
@@ -19,7 +18,7 @@ pub(super) enum Priorities {
     UpTo(u8),
 }
 
-/// There are eight, as on a VLAN.
+/// Highest of eight priorities, as on a VLAN.
 const HIGHEST: u8 = 7;
 
 /// The highest that is for everybody.

@@ -23,10 +23,10 @@ pub(super) struct UdpReceiver {
     socket: Arc<Socket>,
     gid: Gid,
     groups: Groups,
-    /// To whom what is in the inbox was sent: to the link itself, or to a group.
+    /// Destination of the datagrams in the inbox: the link itself, or a group.
     to: Gid,
     inbox: Inbox,
-    /// What every packet of a datagram has in common, by its place in the inbox.
+    /// Common facts of the packets of a datagram, by its index in the inbox.
     arrivals: Vec<Arrival>,
     /// The packets that are sound.
     packets: Vec<Place>,
@@ -41,7 +41,7 @@ struct Checker {
     identifications: Identifications,
 }
 
-/// What the packets that came joined have in common.
+/// Common facts of packets that the kernel joined.
 struct Arrival {
     from: Gid,
     port: u16,
@@ -51,17 +51,17 @@ struct Arrival {
 
 /// A header as it must have been, but for what differs from packet to packet.
 enum Header {
-    /// Of IPv4, without length, identification and checksum; and the sum of what there is.
+    /// IPv4 header without length, identification and checksum; and the sum of its words.
     Ipv4([u8; 20], u32),
-    /// Of IPv6, without length.
+    /// IPv6 header without length.
     Ipv6([u8; 40]),
 }
 
-/// Where a packet is.
+/// Location of a packet.
 struct Place {
     arrival: usize,
     start: usize,
-    /// From its BTH through its ICRC.
+    /// Length from its BTH through its ICRC.
     len: u16,
     /// The identification in its IPv4 header.
     id: u16,
@@ -75,7 +75,7 @@ struct Counters {
     too_short: u64,
     too_long: u64,
     truncated: u64,
-    /// What the kernel dropped because it was not received in time.
+    /// Number of datagrams that the kernel dropped because they were not received in time.
     overflowed: u64,
     room: u64,
 }
@@ -300,7 +300,7 @@ impl Receiver for UdpReceiver {
     }
 }
 
-/// What the kernel tells of a datagram.
+/// Control messages of a datagram, decoded.
 #[derive(Default)]
 struct Told {
     /// The length of each packet but the last, if several were joined.
@@ -308,7 +308,7 @@ struct Told {
     traffic_class: u8,
     flow_label: u32,
     hop_limit: u8,
-    /// How many it has dropped so far.
+    /// Number of datagrams that were dropped so far.
     overflowed: u32,
 }
 
@@ -400,7 +400,7 @@ fn sum_of_words(header: &[u8; 20]) -> u32 {
     header.as_chunks().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum()
 }
 
-/// What finds identifications, kept by length.
+/// Tables that find identifications, by length.
 #[derive(Default)]
 struct Identifications {
     kept: [Option<(usize, Box<Identification>)>; 4],

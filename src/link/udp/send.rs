@@ -104,9 +104,9 @@ enum Other {
     /// No flow uses it yet. It was created together with the main socket, to be in the same network
     /// namespace whichever thread sends; it is bound to a port when it is needed.
     Unbound(Socket),
-    /// It is bound to this port.
+    /// Bound to this port.
     Bound(Socket, u16),
-    /// Its port was taken: its flows use the main socket.
+    /// The port was in use: its flows use the main socket.
     Taken,
 }
 

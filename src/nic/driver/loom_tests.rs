@@ -46,7 +46,7 @@ impl Doorbell {
     }
 }
 
-/// What the threads of a model share.
+/// State that the threads of a model share.
 struct Model {
     word: SharedWord,
     doorbell: Doorbell,
@@ -73,7 +73,7 @@ impl Model {
         *self.unsent.lock().unwrap() += 1;
     }
 
-    /// As `Shared::try_send` does.
+    /// Transmits as `Shared::try_send` does.
     fn transmit(&self) {
         while self.try_tx() {
             *self.unsent.lock().unwrap() = 0;

@@ -53,7 +53,7 @@ const AWAY: Duration = Duration::from_millis(5);
 const UNATTENDED_MAX: Duration =
     CHECK_INTERVAL_MAX.saturating_add(RECENT).saturating_add(COURTESY).saturating_add(COURTESY);
 
-/// What the progress thread does next.
+/// Next action of the progress thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Action {
     /// Drives the NIC from now on: receives what has arrived and runs expired timers. Reports
@@ -71,17 +71,17 @@ pub(super) enum Action {
     Sleep(Sleep),
 }
 
-/// How the progress thread sleeps. The doorbell wakes it from every sleep.
+/// Sleep of the progress thread. The doorbell wakes it from every sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Sleep {
-    /// Until a packet arrives, or the next deadline of the engine or the link.
+    /// Sleep until a packet arrives, or the next deadline of the engine or the link.
     UntilDue,
-    /// Until `until`, and, if `for_packets`, a packet arrives. A poller drives meanwhile if
-    /// `polled`.
+    /// Sleep until `until`, or, if `for_packets`, until a packet arrives. A poller drives meanwhile
+    /// if `polled`.
     Until { until: Instant, for_packets: bool, polled: bool },
 }
 
-/// What came of an action.
+/// Result of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Event {
     /// Whether packets had arrived.
@@ -92,10 +92,10 @@ pub(super) enum Event {
     Woken(Wake),
 }
 
-/// What ended a sleep.
+/// Cause of a wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Wake {
-    /// Another thread: everything has to be looked at again, because it does not ring twice.
+    /// The doorbell: everything has to be checked anew, because it does not ring twice.
     Doorbell,
     /// A packet arrived.
     Readable,
@@ -103,7 +103,7 @@ pub(super) enum Wake {
     Timeout,
 }
 
-/// What the driver looks at when it decides.
+/// State that the driver reads when it decides.
 pub(super) trait View {
     fn now(&self) -> Instant;
     /// CPU time that the threads of the program have used so far.
@@ -123,11 +123,11 @@ enum State {
 /// Steps while the progress thread drives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Idle {
-    /// It receives; whether the program was a busy poller until now.
+    /// The thread receives; whether the program was a busy poller until now.
     Receiving {
         was_busy_polling: bool,
     },
-    /// It waits for the program to reply before it acknowledges.
+    /// The thread waits for the program to reply before it acknowledges.
     Courtesy,
     Transmitting,
     Sleeping,
@@ -138,12 +138,12 @@ enum Idle {
 enum Step {
     /// The poller is left alone for a check interval.
     Unattended,
-    /// It waits for packets.
+    /// The thread waits for packets.
     Listening,
-    /// There is something to do. The poller has the courtesy to do it by itself.
+    /// Work is pending. The poller has the courtesy to do it by itself.
     Yielding,
     Receiving,
-    /// It waits for the program to reply before it acknowledges.
+    /// The thread waits for the program to reply before it acknowledges.
     Courtesy {
         waited: bool,
     },
@@ -261,8 +261,8 @@ impl Driver {
         self.sleep(state(Step::Listening), RECENT, true, view)
     }
 
-    /// There is something to do. A poller that is left alone did not poll for a whole check
-    /// interval; one that is assisted may be about to.
+    /// Handles pending work. A poller that is left alone did not poll for a whole check interval;
+    /// one that is assisted may be about to.
     fn attend(&mut self, state: fn(Step) -> State, view: &impl View) -> Action {
         match state(Step::Yielding) {
             yielding @ State::Assisted(_) => self.wait(yielding, COURTESY, view),

@@ -28,10 +28,10 @@ const POLL_INTERVAL: Duration = Duration::from_micros(64);
 const CHECK_INTERVAL: Duration = Duration::from_micros(200);
 pub(super) const CHECK_INTERVAL_MAX: Duration = Duration::from_millis(4);
 
-/// What is known about the threads that poll.
+/// Knowledge about the threads that poll.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct PollerState {
-    /// Since when no packet had to wait for them; `None` while no thread busy-polls.
+    /// Time since which no packet had to wait for them; `None` while no thread busy-polls.
     keeps_up_since: Option<Instant>,
     /// Whether packets had to wait for them at the last check.
     assist: bool,

@@ -1,4 +1,4 @@
-//! How often and when the program polled: hints, by which no thread waits for another.
+//! Number and time of the program's polls: hints, by which no thread waits for another.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl PollCounter {
     }
 }
 
-/// What a [`PollCounter`] says.
+/// Snapshot of a [`PollCounter`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(in crate::nic) struct Polls {
     pub(in crate::nic) count: u64,

@@ -59,7 +59,7 @@ const WAKE_BEFORE_SHIFT: u32 = 9;
 /// Nanoseconds in a unit of `WAKE_BEFORE`, as a power of two: 55 bits of 16 ns last for 18 years.
 const UNIT_SHIFT: u32 = 4;
 
-/// What is left for the next poll to transmit.
+/// Transmission that is left for the next poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(in crate::nic) enum DeferredTx {
     #[default]
@@ -150,7 +150,7 @@ impl std::fmt::Debug for Word {
     }
 }
 
-/// Until when the progress thread is about to sleep, and who drives meanwhile.
+/// Limit of the progress thread's next sleep, and the thread that drives meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::nic) enum SleepKind {
     /// The progress thread drives. It is woken for deadlines before this one; without one, for any.

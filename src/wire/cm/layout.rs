@@ -34,7 +34,8 @@ fn ip_cm_of(service: ServiceId, private: &[u8]) -> Option<&IpCm> {
 }
 
 header! {
-    /// What the RDMA connection manager puts before the consumer's data in a REQ or SIDR_REQ.
+    /// Header that the RDMA connection manager puts before the consumer's data in a REQ or
+    /// SIDR_REQ.
     pub struct IpCm, IpCmRepr, IpCmLayout: Layer::IpCm, 36 bytes {
         /// The version, major part.
         major: Bits<4> = 4,
@@ -53,7 +54,8 @@ header! {
 }
 
 impl IpCm {
-    /// Who asks whom, or `None` if the IP version is neither 4 nor 6.
+    /// Returns the source and destination addresses, or `None` if the IP version is neither 4 nor
+    /// 6.
     pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         let address = |wide: Ipv6Addr| match self.ip_version().get() {
             4 => {
@@ -73,7 +75,7 @@ header! {
         /// The sender's name for the connection.
         local_comm_id: CommId = 32,
         ~reserved0 = 8,
-        /// Who defines the options of an enhanced connection.
+        /// Vendor that defines the options of an enhanced connection.
         vendor_id: Bits<24> = 24,
         /// The service asked for.
         service_id: ServiceId = 64,
@@ -84,15 +86,15 @@ header! {
         local_q_key: QKey = 32,
         /// The sender's queue pair.
         local_qpn: Qpn = 24,
-        /// How many READs and atomics the sender can serve at a time.
+        /// Number of READs and ATOMICs that the sender can serve at a time.
         responder_resources: u8 = 8,
         /// The sender's end-to-end context.
         local_eecn: EeContext = 24,
-        /// How many READs and atomics the sender wants to have outstanding.
+        /// Number of READs and ATOMICs that the sender wants to have outstanding.
         initiator_depth: u8 = 8,
         /// The receiver's end-to-end context.
         remote_eecn: EeContext = 24,
-        /// How long the receiver may take to answer: 4.096 µs times two to this power.
+        /// Maximum time of the receiver's answer: 4.096 µs times two to this power.
         remote_cm_response_timeout: Bits<5> = 5,
         /// 0 RC, 1 UC, 2 RD, 3 see the extended type.
         transport_service_type: Bits<2> = 2,
@@ -100,9 +102,9 @@ header! {
         flow_control: bool = 1,
         /// The sequence number that the *receiver of this message* shall begin its requests with.
         starting_psn: Psn = 24,
-        /// How long the sender may take to answer.
+        /// Maximum time of the sender's answer.
         local_cm_response_timeout: Bits<5> = 5,
-        /// How often to retry.
+        /// Number of retries.
         retry_count: Bits<3> = 3,
         /// The partition.
         partition_key: PKey = 16,
@@ -110,9 +112,9 @@ header! {
         path_mtu: Bits<4> = 4,
         /// Whether a reliable datagram channel exists.
         rdc_exists: bool = 1,
-        /// How often to retry when the receiver is not ready; 7 is for ever.
+        /// Number of retries when the receiver is not ready; 7 is for ever.
         rnr_retry_count: Bits<3> = 3,
-        /// How often the sender sends this message again.
+        /// Number of times the sender retransmits this message.
         max_cm_retries: Bits<4> = 4,
         /// Whether the sender's queue pair uses a shared receive queue.
         srq: bool = 1,
@@ -182,10 +184,10 @@ header! {
         local_comm_id: CommId = 32,
         /// The receiver's name for the connection.
         remote_comm_id: CommId = 32,
-        /// Which message it answers: 0 REQ, 1 REP, 2 LAP.
+        /// Message that it answers: 0 REQ, 1 REP, 2 LAP.
         message_mraed: Bits<2> = 2,
         ~reserved0 = 6,
-        /// How much longer it will take: 4.096 µs times two to this power.
+        /// Additional time: 4.096 µs times two to this power.
         service_timeout: Bits<5> = 5,
         ~reserved1 = 3,
         /// The consumer's data.
@@ -200,13 +202,13 @@ header! {
         local_comm_id: CommId = 32,
         /// The receiver's name for the connection.
         remote_comm_id: CommId = 32,
-        /// Which message it answers: 0 REQ, 1 REP, 2 none.
+        /// Message that it answers: 0 REQ, 1 REP, 2 none.
         message_rejected: Bits<2> = 2,
         ~reserved0 = 6,
-        /// How many bytes of the information count.
+        /// Number of bytes of the information that are used.
         rejected_info_length: Bits<7> = 7,
         ~reserved1 = 1,
-        /// Why; see [`reject_reason`](super::reject_reason).
+        /// Reason; see [`reject_reason`](super::reject_reason).
         reason: u16 = 16,
         /// More about the reason.
         ari: [u8; 72] = 576,
@@ -236,17 +238,17 @@ header! {
         starting_psn: Psn = 24,
         /// The vendor, low bits.
         vendor_id_l: u8 = 8,
-        /// How many READs and atomics the sender can serve at a time.
+        /// Number of READs and ATOMICs that the sender can serve at a time.
         responder_resources: u8 = 8,
-        /// How many READs and atomics the sender wants to have outstanding.
+        /// Number of READs and ATOMICs that the sender wants to have outstanding.
         initiator_depth: u8 = 8,
-        /// How long the sender takes to acknowledge.
+        /// Delay of the sender's acknowledgements.
         target_ack_delay: Bits<5> = 5,
         /// Whether the alternate path was accepted: 0 yes, 1 not supported, 2 rejected.
         failover_accepted: Bits<2> = 2,
         /// Whether the sender counts credits.
         flow_control: bool = 1,
-        /// How often to retry when the receiver is not ready; 7 is for ever.
+        /// Number of retries when the receiver is not ready; 7 is for ever.
         rnr_retry_count: Bits<3> = 3,
         /// Whether the sender's queue pair uses a shared receive queue.
         srq: bool = 1,
@@ -307,7 +309,7 @@ header! {
         ~reserved0 = 32,
         /// The receiver's queue pair or end-to-end context.
         remote_qpn_eecn: Qpn = 24,
-        /// How long the receiver may take to answer: 4.096 µs times two to this power.
+        /// Maximum time of the receiver's answer: 4.096 µs times two to this power.
         remote_cm_response_timeout: Bits<5> = 5,
         ~reserved1 = 35,
         /// The alternate path's local port.
@@ -348,7 +350,7 @@ header! {
         local_comm_id: CommId = 32,
         /// The receiver's name for the connection.
         remote_comm_id: CommId = 32,
-        /// How many bytes of the information count.
+        /// Number of bytes of the information that are used.
         additional_information_length: u8 = 8,
         /// 0 accepted, else why not.
         ar_status: u8 = 8,
@@ -382,7 +384,7 @@ header! {
         request_id: CommId = 32,
         /// 0 valid, else why not.
         status: u8 = 8,
-        /// How many bytes of the information count.
+        /// Number of bytes of the information that are used.
         additional_information_length: u8 = 8,
         /// The vendor, high bits.
         vendor_id_h: u16 = 16,

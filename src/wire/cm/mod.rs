@@ -196,11 +196,11 @@ impl fmt::Display for Message<'_> {
     }
 }
 
-/// What the statuses of a service ID resolution mean.
+/// Meanings of the statuses of a service ID resolution.
 const SIDR_STATUS: &[&str] =
     &["valid", "service not supported", "rejected", "no QP", "redirect", "unsupported version"];
 
-/// What the statuses of an alternate path response mean.
+/// Meanings of the statuses of an alternate path response.
 const APR_STATUS: &[&str] = &[
     "accepted",
     "invalid communication ID",
@@ -225,7 +225,7 @@ fn write_status(f: &mut fmt::Formatter<'_>, names: &[&str], status: u8) -> fmt::
     }
 }
 
-/// Why a connection was rejected, in words, or `None` if the number means nothing.
+/// Returns the meaning of a reject reason, or `None` if the number means nothing.
 pub const fn reject_reason(reason: u16) -> Option<&'static str> {
     Some(match reason {
         1 => "no QP available",

@@ -22,7 +22,7 @@ use super::{
     view,
 };
 
-/// What carries a packet.
+/// Encapsulation of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encapsulation {
     /// RoCEv1: a GRH directly on Ethernet.
@@ -40,26 +40,26 @@ pub enum Network<'a> {
     Ipv4 {
         /// The header.
         header: &'a Ipv4,
-        /// Its options.
+        /// IP options.
         options: &'a [u8],
     },
     /// IPv6.
     Ipv6 {
         /// The header.
         header: &'a Ipv6,
-        /// Its extension headers, all together.
+        /// Extension headers, all together.
         extensions: &'a [u8],
     },
     /// A GRH.
     Grh(&'a Grh),
 }
 
-/// What is to be said of a packet's ICRC.
+/// Verdict on a packet's ICRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IcrcVerdict {
-    /// It is what it should be.
+    /// The ICRC is right.
     Ok,
-    /// It is not.
+    /// The ICRC is wrong.
     Bad,
     /// The capture cut it off, or something that it covers.
     Absent,
@@ -111,7 +111,7 @@ impl Layers {
         list.iter().map(|&(layer, start, end)| (layer, start as usize..end as usize))
     }
 
-    /// Where the first `layer` is.
+    /// Returns the range of the first `layer`.
     pub fn find(&self, layer: Layer) -> Option<Range<usize>> {
         self.iter().find(|(found, _)| *found == layer).map(|(_, range)| range)
     }
@@ -123,7 +123,7 @@ pub struct Frame<'a> {
     link: LinkType,
     port: u16,
     bytes: &'a [u8],
-    /// How long `bytes` were on the wire.
+    /// Length of `bytes` on the wire.
     wire_len: usize,
     ethernet: Option<&'a Ethernet>,
     lrh: Option<&'a Lrh>,
@@ -135,7 +135,7 @@ pub struct Frame<'a> {
     /// The innermost tunnel that was entered.
     tunnel: Option<Tunnel>,
     packet: Option<Packet<'a>>,
-    /// Where the ICRC stands, if it and all that it covers are there.
+    /// Offset of the ICRC, if it and all that it covers were captured.
     icrc_at: Option<usize>,
     error: Option<ParseError>,
 }
@@ -147,7 +147,7 @@ impl<'a> Frame<'a> {
         Self::parse_cut(link, bytes, bytes.len(), port)
     }
 
-    /// The same of a frame that was captured in part: it had `wire_len` bytes on the wire.
+    /// Parses a frame that was captured in part: it had `wire_len` bytes on the wire.
     pub fn parse_cut(link: LinkType, bytes: &'a [u8], wire_len: usize, port: u16) -> Self {
         let mut frame = Self::unparsed(link, bytes, wire_len, port);
         frame.parse_in_place();
@@ -186,7 +186,7 @@ impl<'a> Frame<'a> {
         self.bytes
     }
 
-    /// What was found, in order.
+    /// Returns the layers that were found, in order.
     pub fn layers(&self) -> Layers {
         let mut again = Self::unparsed(self.link, self.bytes, self.wire_len, self.port);
         let mut layers = Layers::EMPTY;
@@ -229,7 +229,7 @@ impl<'a> Frame<'a> {
         self.ethernet
     }
 
-    /// What the link layer says follows it, behind any VLAN tags.
+    /// Returns the EtherType that the link layer announces, behind any VLAN tags.
     pub fn ethertype(&self) -> Option<EtherType> {
         self.ethertype
     }
@@ -256,7 +256,7 @@ impl<'a> Frame<'a> {
         self.udp
     }
 
-    /// What carries the packet, if this is RoCE or native InfiniBand.
+    /// Returns the encapsulation, if this is RoCE or native InfiniBand.
     #[inline]
     pub fn encapsulation(&self) -> Option<Encapsulation> {
         self.encapsulation
@@ -268,7 +268,7 @@ impl<'a> Frame<'a> {
         self.packet.as_ref()
     }
 
-    /// What stopped the parsing, or is missing at the end.
+    /// Returns the error that stopped the parsing, or the part that is missing at the end.
     pub fn error(&self) -> Option<&ParseError> {
         self.error.as_ref()
     }
@@ -278,7 +278,7 @@ impl<'a> Frame<'a> {
         self.bytes.len() < self.wire_len
     }
 
-    /// What is to be said of the ICRC, or `None` if this is neither RoCE nor native InfiniBand.
+    /// Returns the verdict on the ICRC, or `None` if this is neither RoCE nor native InfiniBand.
     /// Where a whole frame has none, its lengths lie, which is as bad.
     pub fn icrc(&self) -> Option<IcrcVerdict> {
         self.encapsulation?;
@@ -304,7 +304,7 @@ impl<'a> Frame<'a> {
         self.bytes.get(at..at + ICRC_LEN)?.try_into().ok()
     }
 
-    /// What is to be said of the VCRC, or `None` if this is no packet of native InfiniBand.
+    /// Returns the verdict on the VCRC, or `None` if this is no packet of native InfiniBand.
     pub fn vcrc(&self) -> Option<IcrcVerdict> {
         self.encapsulation.filter(|found| *found == Encapsulation::Native)?;
         let layers = self.layers();
@@ -317,7 +317,7 @@ impl<'a> Frame<'a> {
         Some(if good { IcrcVerdict::Ok } else { IcrcVerdict::Bad })
     }
 
-    /// What the ICRC covers before the BTH.
+    /// Returns the headers before the BTH that the ICRC covers.
     fn route(&self) -> Option<Route<'a>> {
         Some(match (self.network, self.udp, self.lrh) {
             (Some(Network::Ipv4 { header, options }), Some(udp), _) => {

@@ -46,7 +46,7 @@ impl Observer for &mut Layers {
 
 /// A walk through a frame, layer by layer.
 pub(super) struct Walk<'f, 'a, O> {
-    /// What was found so far: filled in place, because a frame is large and there are millions.
+    /// Result so far: filled in place, because a frame is large and there are millions.
     pub(super) frame: &'f mut Frame<'a>,
     /// Is told of every layer.
     pub(super) observer: O,
@@ -172,7 +172,7 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
         }
     }
 
-    /// What the link layer announced, behind any VLAN tags.
+    /// Continues with the protocol that the link layer announced, behind any VLAN tags.
     pub(super) fn after_link(
         &mut self,
         mut ethertype: EtherType,

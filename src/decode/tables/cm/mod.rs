@@ -44,8 +44,8 @@ fn ip_cm_address(layer: &[u8], address: BitRange, version: u64) -> Option<Value<
     (is_ipv4 == (version == 4)).then_some(Value::Bytes(bytes))
 }
 
-/// What the RDMA connection manager puts before the consumer's data, under names that begin with
-/// `$prefix`.
+/// Header that the RDMA connection manager puts before the consumer's data, under names that begin
+/// with `$prefix`.
 macro_rules! ip_cm {
     ($prefix:literal) => {
         [

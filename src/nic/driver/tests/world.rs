@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::super::word::{SharedWord, Word};
 use super::super::*;
 
-/// What a timer of the engine waits after a transmission, or after a packet that starts one.
+/// Delay of a timer of the engine after a transmission, or after a packet that starts one.
 pub(super) const TIMER: Duration = Duration::from_millis(2);
 
-/// What the program and the network do.
+/// Operation of the program or the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Op {
     /// The program posts a request.
@@ -34,7 +34,7 @@ enum Micro {
     Transmitted,
 }
 
-/// Where the progress thread is.
+/// State of the progress thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Thread {
     Next(Action),
@@ -58,10 +58,10 @@ pub(super) struct World {
     program: Vec<Micro>,
     /// Packets that wait, and since when; whether they start a timer.
     packets: Vec<(Instant, bool)>,
-    /// Since when there is something to send.
+    /// Time since which packets are ready to be sent.
     unsent: Option<Instant>,
     timer: Option<Instant>,
-    /// How often the progress thread woke.
+    /// Number of times the progress thread woke.
     pub(super) wakes: u64,
     /// The longest that something waited: packets, TX, timers.
     pub(super) waited_max: Duration,
@@ -210,7 +210,7 @@ impl World {
         }
     }
 
-    /// As `Shared::poll` does.
+    /// Begins a poll as `Shared::poll` does.
     fn begin_poll(&mut self) {
         let word = Word::of(self.word);
         self.polls = Polls { count: self.polls.count + 1, last: self.now };
