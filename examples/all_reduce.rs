@@ -25,7 +25,7 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + 
 const USAGE: &str = "all_reduce [--members N | --hosts LIST --own NUMBER [-d DEVICE]] [--floats N]";
 const PIECE: usize = 8192; // floats of one message
 
-/// What a member contributes: whole numbers, so that the sum is the same in any order.
+/// Returns the vector of a member: whole numbers, so that the sum is the same in any order.
 #[expect(clippy::cast_precision_loss, reason = "the numbers are small")]
 fn vector(member: usize, floats: usize) -> Vec<f32> {
     (0..floats).map(|at| ((at * 7 + member * 13) % 101) as f32).collect()
@@ -35,7 +35,7 @@ struct Ring<'a> {
     member: &'a Member,
     next: usize,
     previous: usize,
-    /// What has come from the previous member.
+    /// Messages that have come from the previous member.
     arrived: VecDeque<Vec<u8>>,
 }
 

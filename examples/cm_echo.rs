@@ -26,7 +26,7 @@ mod common;
 
 const PORT: u16 = 7;
 
-/// How many bytes a message has at most.
+/// Maximum length of a message.
 const SIZE: u32 = 4096;
 
 /// A queue pair with a buffer for each direction.

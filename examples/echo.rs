@@ -68,7 +68,7 @@ fn both() -> Result {
     server.join().map_err(|_| "the server panicked")?
 }
 
-/// The same by futures: a task for the server, and no thread.
+/// Runs both sides by futures: a task for the server, and no thread.
 #[cfg(feature = "tokio")]
 fn both_async() -> Result {
     use roce::net::asynchronous::{Connection, Listener};

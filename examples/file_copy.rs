@@ -34,7 +34,7 @@ const IN_FLIGHT: usize = 4;
 const WINDOW: usize = 64 << 20;
 const SLOT: usize = CHUNK + 8;
 
-/// What the receiver publishes.
+/// Number of the memory that the receiver publishes.
 const DATA: u64 = 1;
 const PROGRESS: u64 = 2;
 

@@ -16,7 +16,7 @@ use roce::wire::Gid;
 
 mod common;
 
-/// What a program has at its NIC: a protection domain, a completion queue and a QP that is not
+/// Objects of a program at its NIC: a protection domain, a completion queue and a QP that is not
 /// connected yet.
 type Objects = (Pd, Cq, Qp<Rc, Init>);
 

@@ -207,7 +207,8 @@ fn struck_in(text: &str) -> Vec<(usize, String, &'static str)> {
 fn written() -> Vec<(String, String)> {
     let mut files = Vec::new();
     for folder in [
-            "tests",
+        "src",
+        "tests",
         "tools",
         "fuzz/src",
         "fuzz/fuzz_targets",
@@ -259,7 +260,7 @@ fn struck_words_are_found_in_identifiers_and_across_lines() {
 const RIDDLES: &str = "what, how, where, when, which, who, whom, whose, why, that, this, these, \
                        those, they, their, it, its, there, here, same, the same, the like, \
                        likewise, of, as, so, and, but, or, nor, none, if, unless, until, \
-                       while, since, because, then, also, too, thus, such, else, something, \
+                       while, since, because, then, also, thus, such, else, something, \
                        nothing, everything, anything, another, to, from, by, for, in, on, at, \
                        with, about, between, ends that, does that";
 
@@ -277,23 +278,7 @@ const REWRITTEN: &[&str] = &[
 ];
 
 /// Rooms whose doc comments are still to be rewritten.
-const PENDING: &[&str] = &[
-    "src/device",
-    "src/engine",
-    "src/group",
-    "src/memory",
-    "src/net",
-    "src/ping",
-    "src/pool",
-    "src/raw_eth",
-    "tools/bench",
-    "tools/ibverbs",
-    "tools/middlebox",
-    "tools/soak",
-    "examples",
-    "fuzz",
-    "tests",
-];
+const PENDING: &[&str] = &["tests"];
 
 /// The first line of each doc comment of a file, with its number.
 fn doc_openings(text: &str) -> Vec<(usize, &str)> {

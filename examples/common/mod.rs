@@ -1,5 +1,5 @@
-//! What the examples share: they name a wrong argument and say what is expected, and a failure is
-//! one line.
+//! Arguments and failures of the examples: a wrong argument is named with what is expected, and a
+//! failure is one line.
 #![allow(dead_code, reason = "each example uses a part of it")]
 
 use std::fmt::Display;
@@ -30,7 +30,7 @@ pub(crate) fn address(value: &str) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| wrong("the name has no address"))
 }
 
-/// What to say of arguments that are too few, too many or unknown.
+/// Returns the message for arguments that are too few, too many or unknown.
 pub(crate) fn wrong(arguments: &[impl AsRef<str>], usage: &str) -> String {
     let arguments: Vec<&str> = arguments.iter().map(AsRef::as_ref).collect();
     match arguments.as_slice() {

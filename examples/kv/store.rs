@@ -28,7 +28,7 @@ fn version(slot: &[u8]) -> u64 {
     slot.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Where the slot of a key is in a table.
+/// Returns the offset of a key's slot in a table.
 pub(crate) fn place(key: &[u8]) -> usize {
     key.iter().fold(7_usize, |hash, byte| hash.wrapping_mul(31) + usize::from(*byte)) % SLOTS * SLOT
 }

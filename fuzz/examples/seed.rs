@@ -102,8 +102,8 @@ fn seed_group(root: &Path) -> std::io::Result<()> {
     put(root, "group_link", 1, &acceptor)
 }
 
-/// For each operation: to every queue pair a receive, a send, a packet of the operation, and its
-/// answer fetched.
+/// Writes seeds for each operation: to every queue pair a receive, a send, a packet of the
+/// operation, and its answer fetched.
 fn seed_hostile(root: &Path) -> std::io::Result<()> {
     for operation in 0..32 {
         let mut steps = Vec::new();
@@ -270,7 +270,7 @@ const STEPS: [&str; 12] = [
     r#"{"requester":"write","qp":1,"wrong_lkey":true},{"responder":"wait"},{"requester":"write"}"#,
 ];
 
-/// What a client says to begin an instance with these steps.
+/// Returns the message of a client that begins an instance with these steps.
 fn begin(steps: &str, play: &str) -> String {
     format!(
         r#"{{"begin":{{"instance":{{"name":"x","scenario":{{"name":"x","about":"x","qps":2,"limit":1,"steps":[{steps}],"responder":{{"windows":[{{"name":"w"}}],"srq_limit":0}},"faults":[{{"from":"requester","psn":0,"do":"drop"}}],"expect":{{"requester":[{{"opcode":"send"}}],"memory":["responder 0..8 = word 1"]}}}},"mtu":256,"size":64,"op":"write"}},"play":"{play}"}}}}"#

@@ -26,7 +26,7 @@ use super::bench_protocol::pingpong_message::{
 use super::bench_protocol::plan::Plan;
 use super::bench_protocol::probe::{Hello, Welcome};
 
-/// What a stranger sends, cut into pieces; what it is sent goes nowhere, but is text.
+/// Bytes of a stranger, cut into pieces; what it is sent goes nowhere, but is text.
 struct Wire {
     bytes: Vec<u8>,
     at: usize,
@@ -97,7 +97,7 @@ pub fn bench_control(input: &[u8]) {
     }
 }
 
-/// Everything that a server reads of a client, in order.
+/// Reads all that a server reads of a client, in order.
 fn serve(control: &mut Control, token: Option<&Token>) -> anyhow::Result<()> {
     let (protocol, opening) = begin(control, token)?;
     match protocol {
@@ -124,7 +124,7 @@ fn serve(control: &mut Control, token: Option<&Token>) -> anyhow::Result<()> {
     }
 }
 
-/// Everything that a server reads of a client of `roce bench` that it has welcomed.
+/// Reads all that a server reads of a client of `roce bench` that it has welcomed.
 fn serve_bench(control: &mut Control, plan: Plan, peer: Reach) -> anyhow::Result<()> {
     assert_eq!(peer.qps.len(), plan.qps as usize);
     let text = hello(&plan, &peer);
@@ -151,7 +151,7 @@ fn serve_bench(control: &mut Control, plan: Plan, peer: Reach) -> anyhow::Result
     control.expect("bye").map(drop)
 }
 
-/// Everything that a server reads of a client that wants an offer.
+/// Reads all that a server reads of a client that wants an offer.
 fn serve_offer(control: &mut Control, wish: &Wish) -> anyhow::Result<()> {
     let text = wish.to_lines();
     let again = Wish::read(&mut Wire::control(text.as_bytes(), 255)).expect("what is sent is read");
@@ -171,7 +171,7 @@ fn serve_offer(control: &mut Control, wish: &Wish) -> anyhow::Result<()> {
     }
 }
 
-/// Everything that a server reads of a client that probes.
+/// Reads all that a server reads of a client that probes.
 fn serve_ping(control: &mut Control, hello: Hello) -> anyhow::Result<()> {
     let text = hello.to_lines();
     let again = Hello::read(&mut Wire::control(text.as_bytes(), 9)).expect("what is sent is read");
@@ -183,7 +183,7 @@ fn serve_ping(control: &mut Control, hello: Hello) -> anyhow::Result<()> {
     Welcome::read(control).map(drop)
 }
 
-/// Everything that a server reads of a client that has it probe others.
+/// Reads all that a server reads of a client that has it probe others.
 fn serve_mesh(control: &mut Control, task: &Task) -> anyhow::Result<()> {
     assert!(task.targets.len() <= mesh::TARGETS_MAX);
     let text = task.to_lines();
@@ -193,7 +193,7 @@ fn serve_mesh(control: &mut Control, task: &Task) -> anyhow::Result<()> {
     control.expect("bye").map(drop)
 }
 
-/// Everything that a client reads of a server that probed others.
+/// Reads all that a client reads of a server that probed others.
 fn mesh_result(control: &mut Control) -> anyhow::Result<()> {
     let text = "probe 2 100 1000 1000\ntarget 192.0.2.1 7\ntarget ::1 8\nend\n";
     let task = Task::read(&mut Wire::control(text.as_bytes(), 255)).expect("a good task");
@@ -255,7 +255,7 @@ fn check_layout(plan: &Plan) {
     assert!(layout.receives_per_qp > 0 || !plan.takes_receives());
 }
 
-/// Everything that a client reads of a server that is a stranger.
+/// Reads all that a client reads of a server that is a stranger.
 fn client(control: &mut Control, by_cm: bool) -> anyhow::Result<()> {
     let protocol = if by_cm { Protocol::BenchByCm } else { Protocol::Bench };
     introduce(control, protocol, None, "end\n")?;

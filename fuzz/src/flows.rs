@@ -32,7 +32,7 @@ pub fn flows(input: &[u8]) {
     run.finish(is_written);
 }
 
-/// What the analysis told.
+/// Output of the analysis.
 #[derive(Default)]
 struct Told {
     notes: u64,
@@ -155,7 +155,7 @@ fn read(bytes: &[u8], is_strict: bool, run: &mut Run) {
     }
 }
 
-/// What packets are generated of.
+/// Opcodes of generated packets.
 const OPCODES: [Opcode; 32] = [
     Opcode::RC_SEND_FIRST,
     Opcode::RC_SEND_MIDDLE,

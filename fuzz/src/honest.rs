@@ -95,16 +95,16 @@ pub(crate) struct Honest {
     engine: Engine,
     near: End,
     far: End,
-    /// How many rounds were played, and whether one is in flight.
+    /// Number of rounds, and whether one is in flight.
     rounds: u8,
     busy: bool,
-    /// What has completed of it.
+    /// Completions of the round.
     done: Vec<Wc>,
     batch: Batch,
     /// Packets of the engine under attack that are for the honest peer: from which port, and their
     /// bytes.
     inbox: Vec<(u16, Vec<u8>)>,
-    /// When something last came to pass between them.
+    /// Time of the last exchange between them.
     pub(crate) spoke: Instant,
 }
 
@@ -185,7 +185,7 @@ impl Honest {
         }
     }
 
-    /// If everything that was posted has completed, checks it; whether it has.
+    /// Checks the round if all that was posted has completed; returns whether it has.
     pub(crate) fn finish(&mut self, victim: &mut Engine) -> bool {
         if !self.busy {
             return true;

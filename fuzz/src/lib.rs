@@ -1,6 +1,5 @@
-//! What the fuzz targets do with their input. The targets themselves are a line each, and
-//! `tests/fuzz.rs` replays every input that ever failed through the same functions, on a stable
-//! compiler.
+//! Functions of the fuzz targets. The targets themselves are a line each, and `tests/fuzz.rs`
+//! replays every input that ever failed through the same functions, on a stable compiler.
 
 /// The name that the C library has for it.
 extern crate roce as library;
@@ -59,7 +58,7 @@ const LINKS: [LinkType; 9] = [
     LinkType(147),
 ];
 
-/// What a target does with an input.
+/// Function of a target.
 type Body = fn(&[u8]);
 
 /// One name a target, for tests that replay files.
@@ -113,7 +112,7 @@ pub fn frame(input: &[u8]) {
     words(&record);
 }
 
-/// Everything that is printed of the packets of a frame, and what trains promise.
+/// Formats all packets of a frame, and checks the invariants of trains.
 fn words(record: &Record<'_>) {
     let (mut packets, mut of) = (0_usize, 1);
     Decoder::new(ROCE_PORT).decode_with(record, |packet| {
@@ -126,7 +125,7 @@ fn words(record: &Record<'_>) {
     assert!(packets <= TRAIN_PACKETS_MAX);
 }
 
-/// Everything that is printed of a packet.
+/// Formats a packet in every form.
 fn words_of(context: &Context<'_>) {
     let mut text = String::new();
     LineStyle::default().write(context, &mut text);

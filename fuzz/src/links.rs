@@ -1,4 +1,4 @@
-//! What links make of what arrives.
+//! Treatment of arriving frames by links.
 //!
 //! The first byte of the input says how much of it is put right before it arrives, so that more
 //! than the first check is reached: lengths and checksums, and the ICRC of the first packet.
@@ -84,8 +84,8 @@ pub fn raw_link(input: &[u8]) {
     }
 }
 
-/// To whom a frame goes, as far as it has an IP header. IPv6 headers with IPv4-mapped addresses are
-/// on no wire: as GIDs, these addresses stand for IPv4.
+/// Returns the destination of a frame, as far as it has an IP header. IPv6 headers with IPv4-mapped
+/// addresses are on no wire: as GIDs, these addresses stand for IPv4.
 fn destination(frame: &[u8]) -> Option<Gid> {
     match frame.get(12..14)? {
         [0x08, 0x00] => view::<Ipv4>(frame, ETHERNET).ok().map(|ip| ip.destination().into()),

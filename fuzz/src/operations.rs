@@ -29,7 +29,7 @@ use super::names::{BASE, Names, drain};
 const OPERATIONS_MAX: usize = 64;
 /// The length of every region.
 const REGION: usize = 2048;
-/// How many sends and receives a queue takes.
+/// Depth of the send and receive queues.
 const DEPTH: usize = 5;
 /// Identifiers of receives have this bit.
 const RECV: u64 = 1 << 32;
@@ -40,7 +40,7 @@ const SETTLING_TIME: Duration = Duration::from_millis(3);
 const MTU: usize = 256;
 const PORT_MTU: Mtu = Mtu::M512;
 const QKEY: QKey = QKey::new(0x1111);
-/// What stands for the IPv4 header of a datagram.
+/// Bytes that stand for the IPv4 header of a datagram.
 const HEADER: [u8; 20] = [0x45; 20];
 
 const ALL: Access = Access::LOCAL_WRITE

@@ -1,4 +1,4 @@
-//! From RESET or INIT to RTS.
+//! Connecting a queue pair, from RESET or INIT to RTS.
 
 use crate::verbs::{
     AhAttr, AttrMask, Connect, ConnectError, Endpoint, ModifyError, QpAttr, QpState, QpType,

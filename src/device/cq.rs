@@ -110,7 +110,8 @@ impl Cq {
         Self(Arc::new(CqInner { context, handle, channel, queues, timed, ready }))
     }
 
-    /// The same, of which the device makes completions with their time. It must be the only handle.
+    /// Returns the handle as one whose completions have time stamps of the device. It must be the
+    /// only handle.
     pub(super) fn timed(mut self) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.0) {
             inner.timed = true;

@@ -1,4 +1,4 @@
-//! What every RNIC does, be it software or a card.
+//! Interface of every RNIC, be it software or a card.
 
 use core::any::Any;
 use std::fmt;
@@ -18,16 +18,16 @@ use crate::verbs::{
 };
 use crate::wire::{Gid, Psn, Qpn, RKey, XrcSrqn};
 
-/// Something to wait for, by a call or by `poll` on its descriptor, which is readable while there
-/// is something to take.
+/// Events to wait for, by a call or by `poll` on the descriptor, which is readable while there is
+/// an event to take.
 pub trait Events<T>: AsFd + Any + Send + Sync + fmt::Debug {
     /// The oldest one, or the first that comes within `timeout`; without a timeout, the first that
     /// comes.
     fn wait(&self, timeout: Option<Duration>) -> io::Result<Option<T>>;
 }
 
-/// Where completion queues tell that a completion came, for a program that sleeps. The file
-/// descriptor is readable while there is something to take.
+/// A completion channel: wakes a program that sleeps until a completion comes. The file descriptor
+/// is readable while there is something to take.
 #[derive(Clone, Debug)]
 pub struct Channel(pub(crate) Arc<dyn Events<CqHandle>>);
 
@@ -58,28 +58,28 @@ pub(crate) mod sealed {
 /// [`Context`](super::Context) has objects that own what they name. The trait cannot be implemented
 /// outside of this crate.
 pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
-    /// What it is called: `udp:192.0.2.1`, `verbs:mlx5_0`.
+    /// Returns the name: `udp:192.0.2.1`, `verbs:mlx5_0`.
     fn name(&self) -> &str;
 
-    /// What it can do.
+    /// Returns the attributes of the device.
     fn query_device(&self) -> io::Result<DeviceAttr>;
 
-    /// How its port is.
+    /// Returns the attributes of the port.
     fn query_port(&self) -> io::Result<PortAttr>;
 
     /// The identifiers of its port, by index: those that speak RoCEv2. A place that is empty is
     /// zero.
     fn gids(&self) -> Vec<Gid>;
 
-    /// How often everything happened that it counts, by name.
+    /// Returns the counters of the device by name.
     fn statistics(&self) -> Vec<(String, u64)>;
 
-    /// Why nothing can be sent or received any more, if that is so.
+    /// Returns the reason for which nothing can be sent or received any more, if that is so.
     fn broken(&self) -> Option<io::Error> {
         None
     }
 
-    /// What happens beside the work: queue pairs that fail, shared queues that run low.
+    /// Returns the asynchronous events: queue pairs that fail, shared queues that run low.
     fn async_events(&self) -> &dyn Events<AsyncEvent>;
 
     /// Makes a protection domain.
@@ -221,7 +221,7 @@ pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// The number of a queue pair on the wire.
     fn qp_number(&self, qp: QpHandle) -> Option<Qpn>;
 
-    /// Of what kind a queue pair is.
+    /// Returns the type of a queue pair.
     fn qp_kind(&self, qp: QpHandle) -> Option<QpType>;
 
     /// The state of a queue pair.
@@ -243,7 +243,7 @@ pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// NIC is in.
     fn attach_multicast(&self, qp: QpHandle, group: Gid) -> Result<(), CreateError>;
 
-    /// Ends that.
+    /// Detaches a queue pair from a multicast group.
     fn detach_multicast(&self, qp: QpHandle, group: Gid) -> Result<(), DestroyError>;
 
     /// Posts several sends at once; an error says how many were taken before.
@@ -269,7 +269,7 @@ pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// that a stranger cannot guess, always the same for the same queue pair.
     fn initial_psn(&self, qp: QpHandle) -> Option<Psn>;
 
-    /// What a peer must be told of a queue pair, with the first address of the port.
+    /// Returns the endpoint of a queue pair for its peer, with the first address of the port.
     fn endpoint(&self, qp: QpHandle) -> Result<Endpoint, ConnectError> {
         let qpn = self.qp_number(qp).ok_or(ConnectError::NotFound)?;
         let gid = self.gids().first().copied().unwrap_or_default();

@@ -27,7 +27,7 @@ const QUEUES_MAX: usize = crate::table::TABLE_MAX;
 pub(super) struct Entry {
     /// The id that the program gave it.
     pub(super) id: WrId,
-    /// What it completes as.
+    /// Opcode of its completion.
     pub(super) opcode: WcOpcode,
     pub(super) memory: Memory,
     /// The address handle that it uses, which must exist as long.
@@ -35,12 +35,12 @@ pub(super) struct Entry {
     pub(super) ah: Option<Ah>,
 }
 
-/// Which entries a completion completes.
+/// Entries that a completion completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Its own and all before: a send queue.
+    /// The completed entry and all before: a send queue.
     All,
-    /// Its own: a receive queue.
+    /// The completed entry: a receive queue.
     One,
 }
 

@@ -17,7 +17,7 @@ mod sealed {
 
 /// A transport of queue pairs: [`Rc`], [`Uc`] or [`Ud`].
 pub trait Transport: sealed::Sealed + 'static {
-    /// Its number in verbs.
+    /// Type in verbs.
     const TYPE: QpType;
 }
 

@@ -80,9 +80,9 @@ pub struct Work<'a> {
     pub op: SendOp,
     /// The local data.
     pub payload: Payload<'a>,
-    /// How it is treated.
+    /// Flags.
     pub flags: SendFlags,
-    /// Where a datagram goes.
+    /// Destination of a datagram.
     pub target: Option<(Ah, Qpn, QKey)>,
 }
 
@@ -146,7 +146,7 @@ impl<'a> Work<'a> {
 #[derive(Debug, Error)]
 #[error("{error}")]
 pub struct Refused {
-    /// Why it was not posted.
+    /// Reason for which it was not posted.
     #[source]
     pub error: PostError,
     /// The memory of what was not posted.

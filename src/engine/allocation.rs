@@ -5,7 +5,7 @@ use std::collections::TryReserveError;
 
 use crate::verbs::{CreateError, PostError};
 
-/// There is not enough memory.
+/// Not enough memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoMemory;
 

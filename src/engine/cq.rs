@@ -7,7 +7,7 @@ use crate::time::Instant;
 use crate::verbs::{QpHandle, Wc};
 use crate::wire::Qpn;
 
-/// Which completion raises an event.
+/// Completion that raises an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Armed {
     #[default]
@@ -52,7 +52,7 @@ pub(super) struct Cq {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Delivered {
     Quietly,
-    /// It is added, and raises the event.
+    /// The completion is added, and raises the event.
     WithEvent,
     /// The queue overruns: this is the first completion that is lost.
     Overrun,

@@ -1,4 +1,4 @@
-//! What the queue pairs of an engine share: tables, timers, completion queues, the time.
+//! State that the queue pairs of an engine share: tables, timers, completion queues, the time.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ use crate::time::Instant;
 use crate::verbs::{AhAttr, CqHandle, DeviceTag, EventType, PdHandle, Wc};
 use crate::wire::Gid;
 
-/// Everything in the engine that a queue pair uses, except other queue pairs.
+/// State of the engine that a queue pair uses, except other queue pairs.
 #[derive(Debug)]
 pub(super) struct Env {
     pub(super) now: Instant,

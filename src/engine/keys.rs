@@ -12,7 +12,7 @@ use crate::verbs::{
 };
 use crate::wire::{Qpn, RKey};
 
-/// Why a key gives no access.
+/// Reason for which a key gives no access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// The key is unknown, stale or of another protection domain.

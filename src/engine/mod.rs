@@ -99,12 +99,12 @@ pub enum Event {
     Async(AsyncEvent),
 }
 
-/// What the engine did with a packet.
+/// Treatment of a packet by the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
     /// A queue pair accepted it.
     Accepted,
-    /// It was dropped, and counted.
+    /// The packet was dropped, and counted.
     Dropped(Counter),
 }
 
@@ -143,12 +143,12 @@ impl Engine {
         }
     }
 
-    /// Its configuration.
+    /// Returns the configuration.
     pub fn config(&self) -> &Config {
         &self.env.config
     }
 
-    /// Its counters.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.env.counters
     }
@@ -271,9 +271,9 @@ impl Engine {
         self.transmit(now, batch, false)
     }
 
-    /// Same as [`poll_transmit`](Self::poll_transmit), but the lone ACK of a queue pair that sends
-    /// requests may be delayed by
-    /// [`Config::ack_delay`]: for a caller that calls again soon.
+    /// Transmits as [`poll_transmit`](Self::poll_transmit) does, but the lone ACK of a queue pair
+    /// that sends requests may be delayed by [`Config::ack_delay`]: for a caller that calls again
+    /// soon.
     #[must_use]
     pub fn poll_transmit_delaying_acks(&mut self, now: Instant, batch: &mut Batch) -> usize {
         self.transmit(now, batch, true)

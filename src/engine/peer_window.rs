@@ -28,14 +28,14 @@ pub(super) const fn cost(payload: u32) -> u32 {
     payload + OVERHEAD
 }
 
-/// What one queue pair has in flight.
+/// Bytes in flight of one queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FlowCredit {
-    /// Its peer window, if it has sent anything.
+    /// Peer window, if it has sent anything.
     window: Option<usize>,
     cost: u32,
     packets: u32,
-    /// Its place in the order of queue pairs that wait, if it does; see [`PeerWindow::first`].
+    /// Ticket in the order of queue pairs that wait, if it does; see [`PeerWindow::first`].
     ticket: u64,
 }
 

@@ -12,7 +12,7 @@ pub(super) struct Srq {
     pub(super) queue: RecvQueue,
     /// An event is raised when fewer receives than this are left; 0 is never.
     pub(super) limit: u32,
-    /// For XRC: its domain and completion queue.
+    /// XRC domain and completion queue, for an XRC shared receive queue.
     pub(super) xrc: Option<(XrcdHandle, CqHandle)>,
     /// Number of queue pairs that use it.
     pub(super) users: u32,

@@ -21,7 +21,7 @@ pub(super) struct Timers {
 pub(super) struct Timer {
     /// Time of expiry, or [`NEVER`].
     deadline: Instant,
-    /// Its wake-up in the set, or [`NEVER`].
+    /// Wake-up in the set, or [`NEVER`].
     wakeup: Instant,
 }
 

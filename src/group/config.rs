@@ -1,4 +1,4 @@
-//! What a group is like.
+//! Configuration of a group.
 
 use std::time::Duration;
 

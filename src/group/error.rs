@@ -1,4 +1,4 @@
-//! Why something failed.
+//! Errors of groups.
 
 use thiserror::Error;
 
@@ -28,17 +28,17 @@ fn servers(undelivered: &[Undelivered]) -> String {
     names.join(", ")
 }
 
-/// Why a call of this room failed.
+/// Error of a call of `group`.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A list of hosts is not one that a group can have.
     #[error("list of servers: {0}")]
     Hosts(String),
-    /// There is no such server, or it is the own one.
+    /// The number names no server, or the own one.
     #[error("server {0} is no peer of this one")]
     NoPeer(usize),
-    /// There is no such thread, or its member was taken.
+    /// The number names no thread, or its member was taken.
     #[error("thread {0} has no member, or it was taken before")]
     NoMember(usize),
     /// The peer is not connected at present. The connection is made again by itself.
@@ -57,7 +57,7 @@ pub enum Error {
     Unconnected {
         /// Number of the server.
         server: usize,
-        /// What became of the last attempt.
+        /// Result of the last attempt.
         why: String,
     },
     /// The group ended, and these messages are not known to have arrived.
@@ -77,7 +77,7 @@ pub enum Error {
         /// Bytes that it may have.
         max: usize,
     },
-    /// It took longer than the caller wanted to wait.
+    /// The call took longer than the caller wanted to wait.
     #[error("timed out")]
     TimedOut,
     /// A connection or its device failed.

@@ -1,4 +1,4 @@
-//! How both sides of a connection prove themselves before it is used.
+//! Handshake in which both sides of a connection prove themselves before it is used.
 
 use super::counters::Counter;
 use super::hello::{Exchange, Hello, Step};

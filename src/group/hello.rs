@@ -1,4 +1,4 @@
-//! What two members tell each other when they connect.
+//! Messages of two members when they connect.
 //!
 //! A hello is the private data of the connection's request and of its reply. It says who its sender
 //! is, and has a nonce. Then three messages go over the connection, each with a proof that its

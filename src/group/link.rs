@@ -53,7 +53,7 @@ pub(super) trait Pipe {
     fn abort(&self);
 }
 
-/// What became of an attempt to take a message.
+/// Result of an attempt to take a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Take {
     Message,
@@ -64,7 +64,7 @@ pub(super) enum Take {
     Closed,
 }
 
-/// What comes next of a link.
+/// Next item of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Message,
@@ -72,11 +72,11 @@ pub(super) enum Next {
     Nothing,
 }
 
-/// What happened to the connection with a peer.
+/// Change of the connection with a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// It is there.
+    /// The peer is connected.
     Connected {
         /// The random number of the run of the peer's server.
         incarnation: u64,
@@ -86,7 +86,7 @@ pub enum Change {
         /// dropped.
         dropped: usize,
     },
-    /// It is lost, and will be made again.
+    /// The connection is lost, and will be established anew.
     Disconnected,
     /// The peer has ended its group: it sends and receives no more. All that it sent comes before
     /// this.
@@ -103,27 +103,27 @@ pub enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     Connected,
-    /// It is not connected, and is expected to be soon.
+    /// The peer is not connected, and is expected to be soon.
     Disconnected,
-    /// It has ended its group.
+    /// The peer has ended its group.
     Left,
-    /// It was not connected for so long that it is not expected to be again.
+    /// The peer was not connected for so long that it is not expected to be again.
     Lost,
 }
 
-/// Which side makes the connection.
+/// Side that establishes the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Dialer,
     Acceptor,
 }
 
-/// Why a request is refused.
+/// Reason for which a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// The other side is to wait for a request.
     Role,
-    /// It is from an earlier run, or an earlier attempt.
+    /// The request is from an earlier run, or an earlier attempt.
     Stale,
     /// The program does not take the messages of connections before.
     Busy,
@@ -132,7 +132,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// What the peer is told.
+    /// Returns the text for the peer.
     pub(super) fn text(self) -> &'static [u8] {
         match self {
             Self::Role => b"the higher number dials",
@@ -176,11 +176,11 @@ enum State<P> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Open,
-    /// What was posted is to be delivered; if the peer was connected, it is told of the end.
+    /// Posted messages are to be delivered; if the peer was connected, it is told of the end.
     Closing {
         was_connected: bool,
     },
-    /// Nothing is left to do.
+    /// The link has ended.
     Done,
 }
 
@@ -200,7 +200,7 @@ pub(super) struct Made<P> {
     pub(super) received: u64,
 }
 
-/// How long to wait before the next attempt: it doubles, up to a bound, with jitter.
+/// Delay before the next attempt: it doubles, up to a bound, with jitter.
 #[derive(Debug)]
 pub(super) struct Backoff {
     min: Duration,
@@ -409,7 +409,7 @@ impl<P: Pipe> Link<P> {
         self.pump();
     }
 
-    /// Another incarnation of the peer begins with nothing.
+    /// Begins anew with another incarnation of the peer.
     fn meet(&mut self, incarnation: u64) {
         if self.past.len() == PAST_MAX {
             self.past.pop_front();
@@ -658,7 +658,7 @@ impl<P: Pipe> Link<P> {
         self.unflushed += 1;
     }
 
-    /// What comes next: a message, which replaces the contents of `out`, or a change.
+    /// Returns the next item: a message, which replaces the contents of `out`, or a change.
     pub(super) fn poll(&mut self, out: &mut Vec<u8>, now: Instant) -> Next {
         if let Some(message) = self.arrived.pop_front() {
             *out = message;

@@ -15,8 +15,8 @@ use super::mesh::{Mesh, lock};
 use super::remote::Remote;
 use crate::net::{self, Connection};
 
-/// What a program does with what a [`Member`] polls. A closure `FnMut(usize, &[u8])` is one, which
-/// is called with each message and the number of the server that it is from.
+/// Handler of the messages and changes that a [`Member`] polls. A closure `FnMut(usize, &[u8])` is
+/// one, which is called with each message and the number of the server that it is from.
 ///
 /// It may send by the member that polls.
 pub trait Handler {
@@ -80,7 +80,7 @@ impl<F: FnMut(usize, &[u8])> Handler for F {
 pub struct Member {
     mesh: Arc<Mesh>,
     thread: usize,
-    /// For messages while the program handles them: allocated once.
+    /// Buffer of messages while the program handles them: allocated once.
     message: RefCell<Vec<u8>>,
 }
 

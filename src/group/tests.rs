@@ -20,9 +20,9 @@ use crate::time::Instant;
 
 /// Messages that a sender may be ahead.
 const WINDOW: usize = 12;
-/// How long an attempt waits for an answer.
+/// Time for which an attempt waits for an answer.
 const TIMEOUT: Duration = Duration::from_millis(20);
-/// When faults end and everything is to settle.
+/// Time at which faults end and everything is to settle.
 const CALM: Duration = Duration::from_millis(400);
 /// Time that a server that ends waits for its messages to be delivered.
 const LINGER: Duration = Duration::from_millis(200);
@@ -38,7 +38,7 @@ const ACCOUNT: &[u8] = b"account";
 struct Direction {
     flying: VecDeque<Vec<u8>>,
     arrived: VecDeque<Vec<u8>>,
-    /// What the sender keeps: it is told of consumed messages late, and several at a time.
+    /// Messages that the sender keeps: it is told of consumed messages late, and several at a time.
     kept: VecDeque<Vec<u8>>,
     taken: usize,
     /// Number of messages that were sent, that have arrived, and that the sender knows to have: it
@@ -56,7 +56,7 @@ struct Direction {
 /// A simulated connection: side 0 dialed.
 #[derive(Debug, Default)]
 struct Wire {
-    /// By sender.
+    /// Directions by sender.
     directions: [Direction; 2],
     /// Whether nothing gets through any more.
     is_broken: bool,
@@ -131,7 +131,7 @@ impl Pipe for End {
     }
 }
 
-/// What is on its way to a server, or a deadline of its own.
+/// A message to a server that is in flight, or a deadline of its own.
 #[derive(Clone, Debug)]
 enum Event {
     Request {
@@ -174,7 +174,7 @@ struct Server {
     links: Vec<Option<Link<End>>>,
     /// The attempt that each link is busy with.
     attempts: Vec<Option<Attempt>>,
-    /// What each link said last when it dialed.
+    /// Last message of each link when it dialed.
     dialed: Vec<Option<Hello>>,
     /// Time when it ends whether or not all is delivered, if it is to end.
     deadline: Option<Instant>,
@@ -416,7 +416,7 @@ impl World {
         }
     }
 
-    /// What the program of a server does.
+    /// Acts as the program of a server.
     fn act(&mut self, own: usize) {
         let now = self.now;
         for peer in 0..self.servers.len() {

@@ -143,14 +143,14 @@ pub struct ForkGuard {
 }
 
 impl ForkGuard {
-    /// To be called before a thread forks. All signals are blocked in it until the guard is
-    /// dropped, in both processes.
+    /// Prepares a fork; called before a thread forks. All signals are blocked in it until the guard
+    /// is dropped, in both processes.
     #[must_use]
     pub fn new() -> Self {
         Self { _changing: Changing::new() }
     }
 
-    /// To be called in the child.
+    /// Ends the preparation in the child.
     pub fn in_child(self) {
         if PROCESS.load(Ordering::SeqCst) != 0 {
             PROCESS.store(process(), Ordering::SeqCst);
@@ -364,7 +364,7 @@ mod tests {
         });
     }
 
-    /// Which signals this thread blocks.
+    /// Whether this thread blocks a signal.
     #[expect(unsafe_code, reason = "system calls")]
     fn is_blocked(signal: libc::c_int) -> bool {
         let mut set = MaybeUninit::zeroed();

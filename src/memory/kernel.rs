@@ -110,7 +110,7 @@ fn page_size() -> usize {
     usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
 }
 
-/// This process, also after it forked.
+/// Returns the process ID of this process, also after it forked.
 fn own() -> libc::pid_t {
     process::id().cast_signed()
 }

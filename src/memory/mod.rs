@@ -45,11 +45,11 @@ pub enum AccessError {
     /// Some of the bytes lie outside.
     #[error("{len} bytes at offset {offset} are not within {size}")]
     OutOfRange {
-        /// Where the access begins.
+        /// Offset of the access.
         offset: u64,
-        /// How many bytes it takes.
+        /// Length of the access in bytes.
         len: usize,
-        /// How many there are.
+        /// Size of the memory in bytes.
         size: usize,
     },
     /// An atomic operation on an address that is not a multiple of eight.
@@ -59,9 +59,9 @@ pub enum AccessError {
     /// file.
     #[error("some of {len} bytes at offset {offset} are not mapped, or protected")]
     Unmapped {
-        /// Where the access begins.
+        /// Offset of the access.
         offset: u64,
-        /// How many bytes it takes.
+        /// Length of the access in bytes.
         len: usize,
     },
 }
@@ -132,7 +132,7 @@ impl Buffer {
         Self::try_new(len).expect("memory for a buffer")
     }
 
-    /// The same, or an error if there is no memory for them.
+    /// Creates a buffer, or returns an error if there is no memory for it.
     pub fn try_new(len: usize) -> Result<Self, TryReserveError> {
         Ok(Self(Arc::new(Words { words: zeroed(len.div_ceil(8))?, len })))
     }
@@ -144,7 +144,7 @@ impl Buffer {
         buffer
     }
 
-    /// How many bytes it has.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.0.len
     }
@@ -198,7 +198,7 @@ pub struct Region {
     kind: Kind,
 }
 
-/// Whose memory it is, and what is known of it.
+/// Owner of the memory, and what is known of it.
 #[derive(Debug)]
 enum Kind {
     /// A buffer's, which this keeps alive.
@@ -244,7 +244,7 @@ impl Region {
         Self { start: core::ptr::null_mut(), len, kind: Kind::Null }
     }
 
-    /// How many bytes it has.
+    /// Returns the number of bytes.
     pub const fn len(&self) -> usize {
         self.len
     }

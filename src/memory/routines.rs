@@ -270,7 +270,7 @@ fn routines() -> [usize; 5] {
     ]
 }
 
-/// If the thread whose registers these are faulted in a routine, lets it resume at the error exit;
+/// Resumes the thread whose registers these are at the error exit, if it faulted in a routine;
 /// returns whether it did.
 ///
 /// # Safety

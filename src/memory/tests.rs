@@ -199,7 +199,7 @@ fn protected_and_truncated_memory_fails_accesses_and_the_program_lives() {
     region.write(0, &[1; 8192]).unwrap();
 }
 
-/// Where a write faults shows in which order it stores: all before, nothing behind.
+/// Writes store in ascending order: all bytes before a fault, none behind.
 #[test]
 #[cfg(target_os = "linux")]
 #[cfg_attr(miri, ignore = "Miri has no such system calls")]

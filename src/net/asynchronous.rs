@@ -71,7 +71,7 @@ pub struct Listener {
     inner: Arc<listener::Listener>,
 }
 
-/// How long a thread of tokio's pool waits for a request before it looks whether it is still
+/// Interval at which a thread of tokio's pool that waits for a request checks whether it is still
 /// wanted.
 const LOOK: Duration = Duration::from_millis(50);
 

@@ -11,14 +11,14 @@ use super::connection::Connection;
 use super::error::Error;
 use super::listener::Listener;
 
-/// How often a thread that waits looks whether it is to stop.
+/// Interval at which a waiting thread checks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(50);
 
 type OnConnected = dyn Fn(&Connection) + Send + Sync;
 type OnMessage = dyn Fn(&Connection, &[u8]) + Send + Sync;
 type OnDisconnect = dyn Fn(&Connection, Option<&Error>) + Send + Sync;
 
-/// What a program does when something happens on a connection.
+/// Functions of a program that are called for events of a connection.
 ///
 /// Callbacks of one connection are called one after the other, by a thread of its own; those of
 /// several connections at the same time. A callback may send, and may block: then the peer's

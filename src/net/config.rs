@@ -1,4 +1,4 @@
-//! What a connection is like.
+//! Configuration of a connection.
 
 use std::time::Duration;
 
@@ -24,19 +24,19 @@ pub struct Config {
     pub writes: u16,
     /// Bytes of a message that the peer sends, at the most.
     pub message_max: u64,
-    /// How long a waiting call polls before it sleeps. It should be longer than it takes to wake
-    /// the peer's thread: if sender and receiver sleep in turns, small messages stream at a fifth
-    /// of the speed.
+    /// Time for which a waiting call polls before it sleeps. It should be longer than it takes to
+    /// wake the peer's thread: if sender and receiver sleep in turns, small messages stream at a
+    /// fifth of the speed.
     pub busy_poll: Duration,
-    /// How long a waiting call hears nothing before it has the peer's NIC show that it is there.
+    /// Time without a message after which a waiting call has the peer's NIC show that it is there.
     pub keepalive: Duration,
     /// Number of retransmissions without progress after which the peer is lost, at most 7. The time
     /// before each doubles, so that one less halves the time in which a death is noticed. The side
     /// that connects decides for both.
     pub retries: u8,
-    /// How long it may take to connect, or to accept.
+    /// Maximum time of connecting, or of accepting.
     pub connect_timeout: Duration,
-    /// How long a connection that is closed or dropped waits for its messages to arrive.
+    /// Time for which a connection that is closed or dropped waits for its messages to arrive.
     pub linger: Duration,
     /// Number of peers that were answered and are not yet connected, at most. The oldest makes
     /// room.

@@ -185,7 +185,7 @@ impl Connection {
         self.shared.wait(None, |state| Ok(self.shared.try_recv(state, message)))
     }
 
-    /// The same, but waits no longer than `timeout`.
+    /// Receives a message, but waits no longer than `timeout`.
     pub fn recv_timeout(&self, message: &mut Vec<u8>, timeout: Duration) -> Result<bool, Error> {
         self.shared.wait(Some(timeout), |state| Ok(self.shared.try_recv(state, message)))
     }

@@ -18,7 +18,7 @@ use crate::wire::{Bits, Gid, Psn, Qpn};
 /// Bytes of an offer: GID, QPN, PSN, MTU, and the hello.
 pub(super) const OFFER: usize = 16 + 4 + 4 + 2 + hello::TOTAL;
 
-/// What a side does with an offer.
+/// Answers to an offer.
 const ACCEPTED: u8 = 1;
 const REFUSED: u8 = 2;
 

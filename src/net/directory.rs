@@ -20,11 +20,11 @@ pub(super) fn emit(id: u64, slice: &RemoteSlice) -> [u8; ENTRY] {
     bytes
 }
 
-/// What an entry is read as.
+/// Result of reading an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     Empty,
-    /// It was written meanwhile.
+    /// The entry was written meanwhile.
     Torn,
     Published(u64, RemoteSlice),
 }
@@ -45,7 +45,7 @@ pub(super) fn parse(bytes: &[u8; ENTRY]) -> Entry {
     }
 }
 
-/// Of the parts of an entry; never zero.
+/// Returns the checksum of the parts of an entry; never zero.
 fn check(id: u64, slice: &RemoteSlice) -> u32 {
     let words = [id, slice.addr, slice.len, u64::from(slice.rkey.get())];
     let mixed = words.iter().fold(0x9e37_79b9_7f4a_7c15_u64, |sum, word| {

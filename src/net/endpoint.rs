@@ -52,16 +52,16 @@ pub struct Endpoint {
 struct Inner {
     pd: Pd,
     signaling: Signaling,
-    /// What every connection publishes from its start.
+    /// Memory that every connection publishes from its start.
     published: Mutex<Vec<(u64, MrSlice)>>,
 }
 
-/// How two queue pairs come to know each other.
+/// Signaling by which two queue pairs are connected.
 #[derive(Debug)]
 enum Signaling {
-    /// By the connection manager.
+    /// The connection manager.
     Cm(ConnectionManager),
-    /// By a TCP connection.
+    /// A TCP connection.
     Tcp,
 }
 
@@ -141,7 +141,7 @@ impl Endpoint {
         }
     }
 
-    /// The same device for connections that behave otherwise.
+    /// Returns the endpoint with another configuration for its connections.
     #[must_use]
     pub fn with(self, config: Config) -> Self {
         Self { config, ..self }

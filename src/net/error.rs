@@ -1,4 +1,4 @@
-//! Why something failed.
+//! Errors of connections.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use crate::connect;
 use crate::link::OpenError;
 use crate::verbs::{ConnectError, CreateError, KeyError, PostError, WcStatus};
 
-/// Why a call of this room failed.
+/// Error of a call of `net`.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -23,7 +23,7 @@ pub enum Error {
     /// The peer has closed its side: there is no answer to come.
     #[error("the peer has closed the connection")]
     Closed,
-    /// This side is finished: it sends no more messages.
+    /// The own side is finished: it sends no more messages.
     #[error("this side of the connection is finished")]
     Finished,
     /// The connection ended before all messages had arrived at the peer.
@@ -32,18 +32,18 @@ pub enum Error {
         /// Number of messages that the peer is not known to have: those that were sent last.
         messages: usize,
     },
-    /// It would have to wait.
+    /// The call would have to wait.
     #[error("it would have to wait")]
     WouldBlock,
-    /// It took longer than the caller wanted to wait.
+    /// The call took longer than the caller wanted to wait.
     #[error("timed out")]
     TimedOut,
     /// More private data than there is room for.
     #[error("{len} bytes of private data, of at most {max}")]
     PrivateData {
-        /// How much there is.
+        /// Length of the data.
         len: usize,
-        /// How much there may be.
+        /// Maximum length.
         max: usize,
     },
     /// Remote memory is smaller than the operation needs.
@@ -57,9 +57,9 @@ pub enum Error {
     /// More parts of memory than one operation can have.
     #[error("{count} parts of memory, of at most {max}")]
     TooManyParts {
-        /// How many there are.
+        /// Number of parts.
         count: usize,
-        /// How many there may be.
+        /// Maximum number of parts.
         max: usize,
     },
     /// All entries of the directory of published memory are in use.
@@ -71,7 +71,7 @@ pub enum Error {
     /// The peer refused the connection.
     #[error("the peer refused the connection")]
     Refused {
-        /// What its program had to say.
+        /// Private data of its program.
         private_data: Vec<u8>,
     },
     /// The NIC at an address cannot be opened.

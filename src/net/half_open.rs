@@ -26,9 +26,9 @@ pub(super) struct HalfOpen {
 
 #[derive(Debug)]
 pub(super) enum HalfOpenBy {
-    /// It is connected when the connection manager has its RTU.
+    /// A peer that is connected when the connection manager has its RTU.
     Cm(Box<connect::Accepting>),
-    /// It is connected when it says so over the stream, which does not block.
+    /// A peer that is connected when it says so over the stream, which does not block.
     Tcp(TcpStream, Instant),
 }
 
@@ -131,7 +131,7 @@ impl HalfOpens {
     }
 }
 
-/// Which of the peers, oldest first, makes room for one of this address.
+/// Returns the index of the peer, oldest first, that makes room for one of this address.
 fn to_forget<S: PartialEq>(
     sources: &[S],
     source: S,

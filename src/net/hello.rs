@@ -1,4 +1,4 @@
-//! What two sides tell each other when they connect: the private data of the connection manager's
+//! Messages of the two sides when they connect: the private data of the connection manager's
 //! messages.
 
 use super::core::PeerRing;
@@ -60,7 +60,7 @@ pub(super) fn emit_refusal(private_data: &[u8]) -> Vec<u8> {
     std::iter::once(len).chain(data).collect()
 }
 
-/// What the program of a peer that refused had to say.
+/// Returns the private data of the program of a peer that refused.
 pub(super) fn refusal(bytes: &[u8]) -> Vec<u8> {
     let (len, rest) = bytes.split_first().unwrap_or((&0, &[]));
     rest.get(..usize::from(*len)).unwrap_or_default().to_vec()

@@ -14,10 +14,10 @@ use super::error::Error;
 use super::limits::{OFFERS_MAX, OFFERS_PER_SOURCE};
 use super::shared::now;
 
-/// How long a peer has for its offer, and to answer.
+/// Maximum time for a peer to send its offer, and to answer.
 pub(super) const OFFER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often a caller looks, at least: another one may have left peers whose offers have not
+/// Maximum interval of a caller's checks: another one may have left peers whose offers have not
 /// arrived.
 const LOOK: Duration = Duration::from_millis(50);
 

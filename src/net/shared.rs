@@ -46,7 +46,7 @@ const POLL_BYTES: usize = 96 << 10;
 /// Time between two looks whether a peer that has closed is still there, at first and at the most.
 const CLOSE_LOOK: Duration = Duration::from_millis(1);
 const CLOSE_LOOK_MAX: Duration = Duration::from_millis(50);
-/// Who is connected.
+/// Identity of the connected peer.
 #[derive(Clone, Debug)]
 pub(super) struct About {
     pub(super) local: Option<SocketAddr>,
@@ -67,9 +67,9 @@ pub(super) struct Shared {
     held: Option<connect::Connection>,
     /// Bytes of a message that is copied into the peer's ring, at the most.
     pub(super) eager_max: usize,
-    /// Where the directory of published memory begins in the ring's region.
+    /// Offset of the directory of published memory in the ring's region.
     pub(super) directory_at: usize,
-    /// Where the peer's lies.
+    /// Address and key of the peer's directory.
     pub(super) peer_directory: (u64, crate::wire::RKey),
     /// Entries of the directory; `None` is one that was withdrawn.
     pub(super) published: Mutex<Vec<Option<Published>>>,
@@ -515,7 +515,8 @@ impl State {
         memory
     }
 
-    /// Nothing waits for an operation. Its memory is not freed before it is done.
+    /// Abandons an operation for which nothing waits any more. Its memory is not freed before it is
+    /// done.
     pub(super) fn abandon(&mut self, number: u64) -> Option<Memory> {
         let is_done = number < self.core.operations_done();
         let at = usize::try_from(number.checked_sub(self.first)?).ok()?;

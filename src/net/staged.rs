@@ -16,8 +16,8 @@ impl Connection {
         self.shared.eager_max
     }
 
-    /// Where a message of `len` bytes is to be written in place. It stays there as long as no other
-    /// is queued.
+    /// Returns the offset at which a message of `len` bytes is to be written in place. It stays
+    /// there as long as no other is queued.
     pub(crate) fn reserve(&self, len: usize) -> Result<u64, Error> {
         let state = &mut *self.shared.lock();
         check_open(state)?;
@@ -82,8 +82,8 @@ impl Connection {
         self.shared.lock().core.is_readable()
     }
 
-    /// Why no message can be sent any more: the peer has closed it, or the connection has failed. A
-    /// peer that has closed it answers no more, so that a failure follows.
+    /// Returns the reason for which no message can be sent any more: the peer has closed it, or the
+    /// connection has failed. A peer that has closed it answers no more, so that a failure follows.
     pub(crate) fn ending(&self) -> Option<Error> {
         let state = &*self.shared.lock();
         if state.core.has_peer_closed() {

@@ -1,4 +1,4 @@
-//! How often each time was measured, in ranges that grow with it.
+//! Histogram of times, in ranges that grow with them.
 
 use core::time::Duration;
 

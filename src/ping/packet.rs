@@ -48,7 +48,7 @@ struct Layout {
 
 const _: () = assert!(size_of::<Layout>() == ACK_BYTES);
 
-/// Which probe it is: the same in the probe and in both of its acknowledgements.
+/// Identifier of a probe: the same in the probe and in both of its acknowledgements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeId {
     /// The run of the prober. It is random, so that an answer to an earlier run is not taken for
@@ -61,7 +61,7 @@ pub struct ProbeId {
     pub flow_label: Bits<20>,
 }
 
-/// What is sent between a prober and a responder.
+/// A packet between a prober and a responder.
 ///
 /// ```
 /// use roce::ping::{Packet, ProbeId};
@@ -90,15 +90,16 @@ pub enum Packet {
         id: ProbeId,
         /// The run of the responder.
         instance: u64,
-        /// From the receive completion of the probe to the send completion of its acknowledgement.
+        /// Time from the receive completion of the probe to the send completion of its
+        /// acknowledgement.
         delay: Duration,
     },
 }
 
-/// Why bytes are no packet of this protocol.
+/// Reason for which bytes are no packet of this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PacketError {
-    /// There are too few.
+    /// Too few bytes.
     #[error("need {needed} bytes, have {have}")]
     Short {
         /// Number of bytes that it takes.
@@ -106,10 +107,10 @@ pub enum PacketError {
         /// Number of bytes that are there.
         have: usize,
     },
-    /// They begin otherwise.
+    /// Wrong magic number.
     #[error("not a probe")]
     Magic,
-    /// Another version of the protocol.
+    /// Unknown version of the protocol.
     #[error("version {0} of probes, which is not known")]
     Version(u8),
     /// Neither a probe nor an answer.

@@ -11,11 +11,11 @@ use super::sample::{Ending, Stamps};
 use crate::time::Instant;
 use crate::wire::{Bits, Gid};
 
-/// For how many timeouts a lost probe is remembered, so that its answer counts as late and not as
-/// foreign.
+/// Number of timeouts for which a lost probe is remembered, so that its answer counts as late and
+/// not as foreign.
 const LATE_TIMEOUTS: u32 = 4;
 
-/// How a prober probes.
+/// Configuration of a prober.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ProberConfig {
@@ -74,47 +74,47 @@ fn labels(paths: usize) -> Vec<Bits<20>> {
 /// A probe to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Which target it goes to.
+    /// Index of its target.
     pub target: usize,
-    /// Which path it takes: an index of the flow labels.
+    /// Index of its path among the flow labels.
     pub path: usize,
-    /// What it is called: completions of its send are reported with this.
+    /// Identifier: completions of its send are reported with this.
     pub id: ProbeId,
     /// The datagram.
     pub bytes: Bytes,
 }
 
-/// What a prober has to tell.
+/// Event of a prober.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A probe has ended. Each ends once.
     Ended {
-        /// Its target.
+        /// Index of its target.
         target: usize,
-        /// Its path.
+        /// Index of its path.
         path: usize,
-        /// Its number among the probes to this target, from 0 on.
+        /// Number among the probes to this target, from 0 on.
         number: u64,
-        /// What became of it.
+        /// End of the probe.
         ending: Ending,
     },
     /// The acknowledgement of a probe came after the probe was reported as lost.
     Late {
-        /// Its target.
+        /// Index of its target.
         target: usize,
-        /// Its path.
+        /// Index of its path.
         path: usize,
-        /// Its number.
+        /// Number of the probe.
         number: u64,
     },
-    /// Another run of the responder answers than before.
+    /// The responder was restarted.
     Restarted {
-        /// Its target.
+        /// Index of its target.
         target: usize,
     },
 }
 
-/// What a prober counted of packets that ended no probe, each by its reason.
+/// Counters of packets that ended no probe, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProberCounters {
     /// Packets that are none of this protocol.
@@ -151,7 +151,7 @@ struct Probe {
     sent: Option<Instant>,
     /// Receive completion and processing of the acknowledgement.
     acked: Option<(Instant, Instant)>,
-    /// What the second acknowledgement told.
+    /// Responder's time of the second acknowledgement.
     responder: Option<Duration>,
 }
 
@@ -191,9 +191,9 @@ struct Target {
 pub struct Prober {
     config: ProberConfig,
     targets: Vec<Target>,
-    /// When each target is probed next.
+    /// Times at which targets are probed next.
     due: BinaryHeap<Reverse<(Instant, usize)>>,
-    /// By sequence number, oldest first.
+    /// Probes by sequence number, oldest first.
     probes: VecDeque<Probe>,
     /// Sequence number of the first of them.
     first: u32,

@@ -31,12 +31,12 @@ pub const QP_MEMORY: u64 = RECEIVES as u64 * (RECEIVE_BYTES as u64 + 192)
     + SENDS as u64 * (PROBE_BYTES as u64 + 320)
     + 8192;
 
-/// What a peer must be told of a UD queue pair.
+/// Address of a UD queue pair, as its peer must know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The address of its port.
     pub gid: Gid,
-    /// Its number.
+    /// Queue pair number.
     pub qpn: Qpn,
     /// The key that datagrams to it must have. It is random: a datagram of a sender that was not
     /// told it is dropped by the NIC.
@@ -50,12 +50,12 @@ impl Address {
     }
 }
 
-/// What a queue pair is for.
+/// Purpose of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It sends probes.
+    /// Sends probes.
     Prober,
-    /// It sends acknowledgements.
+    /// Sends acknowledgements.
     Responder,
 }
 

@@ -18,11 +18,11 @@ use crate::wire::{Bits, Gid, Qpn};
 pub struct Source {
     /// The address of its port.
     pub gid: Gid,
-    /// Its number.
+    /// Queue pair number.
     pub qpn: Qpn,
 }
 
-/// How a responder responds.
+/// Configuration of a responder.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ResponderConfig {
@@ -53,17 +53,17 @@ impl ResponderConfig {
 /// A datagram to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Where it goes.
+    /// Destination.
     pub to: Source,
     /// The flow label that it has.
     pub flow_label: Bits<20>,
-    /// What to report its send completion with; `None` if its send need not be reported.
+    /// Identifier with which its send completion is to be reported; `None` if it need not be.
     pub id: Option<u64>,
     /// The datagram.
     pub bytes: Bytes,
 }
 
-/// What a responder counted.
+/// Counters of a responder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponderCounters {
     /// Probes that were answered.
@@ -112,7 +112,7 @@ struct Unsent {
 #[derive(Debug)]
 pub struct Responder {
     config: ResponderConfig,
-    /// By id, oldest first; `None` once its send has completed.
+    /// Acknowledgements by id, oldest first; `None` once its send has completed.
     unsent: VecDeque<Option<Unsent>>,
     /// Id of the first of them.
     first: u64,

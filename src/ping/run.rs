@@ -166,7 +166,7 @@ impl Answerer {
         Self::with_config(qp, ResponderConfig::new(instance, peer.source()), peer)
     }
 
-    /// The same with a rate of its own. Whatever `config` says, only `peer` is answered.
+    /// Creates an answerer with a rate of its own. Whatever `config` says, only `peer` is answered.
     pub fn with_config(qp: ProbeQp, config: ResponderConfig, peer: Address) -> Self {
         let config = ResponderConfig { peer: Some(peer.source()), ..config };
         let responder = Responder::new(config, qp.now());

@@ -1,4 +1,4 @@
-//! What the time stamps of a probe tell.
+//! Times that the time stamps of a probe tell.
 
 use core::time::Duration;
 
@@ -43,8 +43,8 @@ pub struct Stamps {
     pub received: Instant,
     /// 6: the prober's program has processed the acknowledgement.
     pub processed: Instant,
-    /// From 3, the probe is received, to 4, the send of the acknowledgement completes. It is the
-    /// responder's word.
+    /// Time from 3, the probe is received, to 4, the send of the acknowledgement completes. It is
+    /// the responder's word.
     pub responder: Duration,
 }
 
@@ -73,7 +73,7 @@ impl Stamps {
     }
 }
 
-/// What became of the probes of one path: counts, and times as histograms.
+/// Statistics of the probes of one path: counts, and times as histograms.
 ///
 /// ```
 /// use roce::ping::{Ending, PathStats};
@@ -88,8 +88,8 @@ pub struct PathStats {
     pub answered: u64,
     /// Probes that were not acknowledged in time.
     pub lost: u64,
-    /// Those of them whose second acknowledgement came: the probe arrived, its first
-    /// acknowledgement was lost.
+    /// Lost probes whose second acknowledgement came: the probe arrived, its first acknowledgement
+    /// was lost.
     pub lost_after_arrival: u64,
     /// Probes that were acknowledged, and whose second acknowledgement did not come.
     pub untimed: u64,
@@ -157,7 +157,7 @@ impl PathStats {
     }
 }
 
-/// What became of a probe.
+/// End of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// Both acknowledgements came.
@@ -165,7 +165,7 @@ pub enum Ending {
     /// The first acknowledgement came, the second did not: the round trip includes the responder's
     /// part.
     Untimed {
-        /// From the post to the processing.
+        /// Time from the post to the processing.
         total: Duration,
     },
     /// No acknowledgement came in time.

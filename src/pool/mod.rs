@@ -66,7 +66,7 @@ pub use classes::{ALIGN, CLASSES_MAX};
 /// Maximum number of partitions of a pool.
 pub const PARTITIONS_MAX: usize = 4096;
 
-/// How a [`Pool`] is laid out.
+/// Layout of a [`Pool`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Config {
@@ -78,9 +78,9 @@ pub struct Config {
     pub slab_bytes: usize,
     /// Bytes of the smallest item.
     pub item_min: usize,
-    /// By how much the items of a size class are larger than those of the one before.
+    /// Factor by which the items of a size class are larger than those of the one before.
     pub growth: f64,
-    /// What the NIC and peers may do with the memory.
+    /// Access rights of the NIC and peers.
     pub access: Access,
 }
 
@@ -110,7 +110,7 @@ impl Config {
     }
 }
 
-/// Why a pool could not be created, or an item not be allocated.
+/// Error of creating a pool, or of allocating an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -123,7 +123,7 @@ pub enum PoolError {
     /// No item is that large.
     #[error("{len} bytes: the largest item has {max}")]
     TooLarge {
-        /// What was asked for.
+        /// Requested length.
         len: usize,
         /// The bytes of a slab.
         max: usize,
@@ -131,12 +131,12 @@ pub enum PoolError {
     /// The partition has neither an item of the class nor a slab left.
     #[error("partition {partition} has no memory left for {len} bytes")]
     Exhausted {
-        /// Which.
+        /// Index of the partition.
         partition: usize,
-        /// What was asked for.
+        /// Requested length.
         len: usize,
     },
-    /// There is no such partition.
+    /// The index names no partition.
     #[error("there is no partition {0}")]
     NoPartition(usize),
 }
@@ -157,7 +157,7 @@ struct Inner {
 /// The items of one partition, which is their lender.
 #[derive(Debug)]
 struct Partition {
-    /// Where it begins in the region.
+    /// Offset in the region.
     base: usize,
     slabs: Mutex<Slabs>,
 }
@@ -244,7 +244,7 @@ impl Pool {
     }
 }
 
-/// How much of a pool, or of a partition, is used.
+/// Usage of a pool, or of a partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
@@ -260,11 +260,11 @@ pub struct Usage {
     pub reserved: usize,
     /// Bytes of the slabs that belong to a class.
     pub held: usize,
-    /// The same for each size class.
+    /// Usage of each size class.
     pub classes: Vec<ClassUsage>,
 }
 
-/// How much a size class uses.
+/// Usage of a size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClassUsage {

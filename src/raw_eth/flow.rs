@@ -37,8 +37,8 @@ impl FlowMatch {
         Self { layer, value: [0; HEADER_MAX], mask: [0; HEADER_MAX] }
     }
 
-    /// Also requires, from `offset` on, the bits of `value` that are set in `mask`. Bytes after the
-    /// end of the header match as zeros.
+    /// Requires, in addition, from `offset` on, the bits of `value` that are set in `mask`. Bytes
+    /// after the end of the header match as zeros.
     #[must_use]
     pub fn with(mut self, offset: usize, value: &[u8], mask: &[u8]) -> Self {
         let bytes = self.value.iter_mut().zip(&mut self.mask).skip(offset);
@@ -74,7 +74,8 @@ pub enum FlowKind {
 pub struct FlowRule {
     /// Frames that it applies to.
     pub kind: FlowKind,
-    /// Of two rules that match, the one with the lower number applies, or else the older one.
+    /// Priority: of two rules that match, the one with the lower number applies, or else the older
+    /// one.
     pub priority: u16,
     /// Headers that a frame must have.
     pub headers: Vec<FlowMatch>,

@@ -29,7 +29,7 @@ enum Origin {
 /// The flow rules and RSS tables of one port. Its methods take the engine that has the queue pairs.
 #[derive(Debug)]
 pub struct Steering {
-    /// By priority, oldest first.
+    /// Rules by priority, oldest first.
     rules: Vec<Installed>,
     /// Number of flow rules ever created.
     created: u32,

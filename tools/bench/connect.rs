@@ -37,7 +37,7 @@ use roce::verbs::{Connect, CqHandle, Endpoint, PdHandle, QpHandle, QpType};
 use roce::wire::{Gid, Psn, Qpn};
 use usage::Usage;
 
-/// How much more memory a soak may hold at its end.
+/// Maximum growth of memory during a soak.
 const GROWTH_KIB: u64 = 4096;
 
 /// Longer than anything takes.

@@ -1,4 +1,4 @@
-//! How fast the engine is: two of them pass packets in memory on one core, every ICRC sealed and
+//! Speed of the engine: two of them pass packets in memory on one core, every ICRC sealed and
 //! checked.
 //!
 //! ```text
@@ -56,9 +56,9 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How many messages are posted at a time.
+/// Number of messages that are posted at a time.
 const BURST: usize = 64;
-/// How deep the queues of one of many queue pairs are.
+/// Depth of the queues of one of many queue pairs.
 const SMALL: u32 = 4;
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
@@ -159,17 +159,17 @@ fn pass(from: &mut Side, to: &mut Side, batch: &mut Batch, now: Instant) -> bool
     true
 }
 
-/// What is sent, and over what.
+/// Traffic of a measurement, and its queue pairs.
 struct Traffic<F> {
     qps: usize,
-    /// What to ask for.
+    /// Operation.
     op: F,
     len: usize,
     /// Whether the other side must post receives.
     receives: bool,
-    /// How many messages are posted before anything is sent.
+    /// Number of messages that are posted before anything is sent.
     burst: usize,
-    /// How many packets are sent at a time.
+    /// Number of packets that are sent at a time.
     batch: usize,
 }
 
@@ -182,7 +182,7 @@ struct Pair<F> {
     wcs: [Wc; BURST],
     now: u64,
     next: usize,
-    /// What posting and polling alone took, if that is asked for.
+    /// Whether the time of posting and polling alone is measured.
     timing: bool,
     posting: Duration,
     polling: Duration,
@@ -246,7 +246,7 @@ impl<F: Fn(&Side) -> SendOp> Pair<F> {
 
 /// A thing whose speed is measured.
 trait Racer {
-    /// How much one go takes in: messages, or bytes.
+    /// Returns the units of one run: messages, or bytes.
     fn units(&self) -> usize;
 
     fn go(&mut self);
@@ -292,7 +292,7 @@ impl Racer for Rival {
     }
 }
 
-/// How long a slice is, and how many each racer has.
+/// Length of a slice, and number of slices of each racer.
 const SLICE: Duration = Duration::from_millis(60);
 const SLICES: usize = 20;
 

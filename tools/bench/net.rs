@@ -1,4 +1,4 @@
-//! What `roce::net` costs: against TCP by the standard library, and against bare posts on the same
+//! Cost of `roce::net`: against TCP by the standard library, and against bare posts on the same
 //! NICs.
 //!
 //! ```text
@@ -62,7 +62,7 @@ impl Pipe for Net {
     }
 }
 
-/// The same, but what is sent lies in registered memory.
+/// A connection whose messages lie in registered memory.
 struct Regions<'a> {
     net: &'a Net,
     message: MrSlice,

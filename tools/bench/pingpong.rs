@@ -29,10 +29,10 @@ use packet::PacketSocket;
 
 const PORT: u16 = 4799;
 
-/// What a message has, whatever carries it.
+/// Length of a message, whatever carries it.
 pub(crate) const SIZE: usize = 64;
 
-/// Something that carries messages.
+/// A carrier of messages.
 trait Wire {
     fn send(&mut self, message: &[u8; SIZE]);
 

@@ -1,4 +1,4 @@
-//! How fast a raw link is, on a wire between two interfaces of this machine.
+//! Speed of a raw link, on a wire between two interfaces of this machine.
 //!
 //! ```text
 //! cargo build --release --example bench-raw && unshare -Urn target/release/examples/bench-raw

@@ -1,4 +1,4 @@
-//! How fast a link over UDP sockets is: one way on loopback, every ICRC sealed and checked, nothing
+//! Speed of a link over UDP sockets: one way on loopback, every ICRC sealed and checked, nothing
 //! lost.
 //!
 //! ```text
@@ -27,19 +27,19 @@ use socket2::SockRef;
 const HERE: Ipv4Addr = Ipv4Addr::new(127, 48, 0, 1);
 const THERE: Ipv4Addr = Ipv4Addr::new(127, 48, 0, 2);
 
-/// How many bytes are on their way, at the most: what fits the buffers that every system has.
+/// Maximum number of bytes in flight: what fits the buffers that every system has.
 const WINDOW: u64 = 192 * 1024;
 
-/// How long one measurement takes, and how many there are of each; the best counts.
+/// Time of one measurement, and number of measurements of each; the best counts.
 const TIME: Duration = Duration::from_millis(700);
 const ROUNDS: usize = 5;
 
-/// How many packets a train has: as many as fit a datagram.
+/// Returns the number of packets of a train: as many as fit a datagram.
 fn train(payload: usize) -> usize {
     (65_507 / (payload + 16)).min(64)
 }
 
-/// What both sides know of each other.
+/// Counters that both sides share.
 #[derive(Default)]
 struct Progress {
     received: AtomicU64,

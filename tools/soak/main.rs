@@ -44,20 +44,20 @@ use rounds::{ROUNDS, abandon};
 use stage::{Desk, Dice, MEMORY, Outcome, Stage};
 use usage::{Usage, processor_time};
 
-/// How much more memory there may be at the end than after the warm-up. Allocators and the kernel's
+/// Maximum growth of memory from the end of the warm-up to the end. Allocators and the kernel's
 /// page cache are not exact; something that leaked a hundred bytes a round would be twice as much
 /// within the hour.
 const GROWTH_KIB: u64 = 8 << 10;
 
-/// What the kernel hides of an IPv4 header leaves one damaged packet in 65 536 to pass for sound,
-/// so there is damage on IPv6 only.
+/// Faults of IPv4: no damage, because what the kernel hides of an IPv4 header lets one damaged
+/// packet in 65 536 pass for sound.
 const FAULTS_V4: &str = "loss=2%,dup=2%,reorder=3%,delay=20us,jitter=30us";
 const FAULTS_V6: &str = "loss=1%,dup=1%,reorder=2%,corrupt=1%,mark=1%,delay=10us,jitter=20us";
 
 /// Says that the process is in its namespace already.
 const INSIDE: &str = "ROCE_SOAK_INSIDE";
 
-/// What makes the namespace ready.
+/// Shell commands that prepare the namespace.
 const PREPARE: &str = "ip link set lo up && for n in 1 2 3 4; do ip -6 address add fd47::$n/128 dev lo nodad; done \
                        && exec \"$0\" \"$@\"";
 
@@ -87,14 +87,14 @@ impl Options {
     }
 }
 
-/// What all threads share.
+/// State that all threads share.
 struct Soak {
     options: Options,
     start: Instant,
     /// Held by everyone at work; who takes it whole has everyone pause.
     pause: RwLock<()>,
     over: AtomicBool,
-    /// How many rounds of each kind there were.
+    /// Number of rounds of each kind.
     rounds: Mutex<BTreeMap<&'static str, u64>>,
     failure: Mutex<Option<String>>,
 }

@@ -12,18 +12,18 @@ use roce::verbs::{Notify, QpHandle, QpType, SendOp, Wc, WcOpcode};
 
 use crate::stage::{Clock, Desk, Dice, Outcome, ensure, manner, pair, pattern};
 
-/// How many connections there are at the most, and of requests in flight of an end.
+/// Maximum number of connections, and of requests in flight of an end.
 const CONNECTIONS: usize = 3;
 const DEPTH: usize = 8;
 
 /// The longest message.
 const LONGEST: usize = 5000;
 
-/// How far places for messages are apart.
+/// Distance of slots for messages.
 const STRIDE: usize = 5120;
 
-/// Where a side has what is read, the counters, what is written to it, what it receives, and what
-/// it sends or reads.
+/// Offsets of a side's memory: what is read, the counters, what is written to it, what it receives,
+/// and what it sends or reads.
 const CONSTANT: usize = 0;
 const COUNTERS: usize = 8192;
 const WRITTEN: usize = 16384;
@@ -71,17 +71,17 @@ impl Task {
 struct End {
     qp: QpHandle,
     index: usize,
-    /// What the bytes of its messages follow from.
+    /// Seed of the bytes of its messages.
     seed: u64,
     tasks: Vec<Task>,
     posted: usize,
     done: usize,
-    /// What the peer sends, with the places among the peer's tasks.
+    /// Tasks of the peer that send messages, with their indices.
     expected: VecDeque<(usize, Task)>,
     expected_len: usize,
     receives: usize,
     peer_seed: u64,
-    /// What its counter at the peer's is, and what it will be when all that was posted is done.
+    /// Value of its counter at the peer, and the value when all that was posted is done.
     counter: u64,
     promised: u64,
 }
@@ -134,7 +134,7 @@ impl End {
         Ok(())
     }
 
-    /// What the next task asks for.
+    /// Returns the operation of the next task.
     fn request(&mut self, there: &Desk<'_>) -> (SendOp, usize) {
         let (at, rkey, base) = (self.posted, there.mr.rkey(), there.buffer.addr());
         let imm = Some((at as u32).to_be_bytes());

@@ -1,4 +1,4 @@
-//! What is done over and over again, each round with objects of its own.
+//! Rounds that are repeated, each with objects of its own.
 
 use std::time::Duration;
 
@@ -29,13 +29,13 @@ pub(crate) const ROUNDS: [(&str, Round); 8] = [
 
 const SEND: SendOp = SendOp::Send { imm: None };
 
-/// Where at the peer things arrive.
+/// Offset at the peer at which data arrive.
 const THERE: usize = 1 << 16;
 
-/// How far places for messages are apart.
+/// Distance of slots for messages.
 const STRIDE: usize = 5120;
 
-/// Who sleeps for every completion is woken for each, though its peer does nothing.
+/// Sleeps for every completion, and is woken for each, though its peer does nothing.
 fn sleeper(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
     let how = manner(dice);
     let (qp, _) = pair(a, b, QpType::Rc, &how, dice)?;
@@ -171,8 +171,8 @@ fn window(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
     told("unmaking a window", b.nic.destroy_mw(mw))
 }
 
-/// What comes over an unreliable connection comes whole. A packet that begins a message is taken
-/// whatever its number, so a network that doubles and reorders shows.
+/// Checks that a message over an unreliable connection arrives whole. A packet that begins a
+/// message is taken whatever its number, so a network that doubles and reorders shows.
 fn unreliable(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
     let how = manner(dice);
     let (a_qp, b_qp) = pair(a, b, QpType::Uc, &how, dice)?;

@@ -20,7 +20,7 @@ use crate::random::Random;
 /// Longer than anything takes on a busy machine.
 pub(crate) const PROGRESS_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How much memory a round has at each side.
+/// Number of bytes of memory that a round has at each side.
 pub(crate) const MEMORY: usize = 1 << 20;
 
 pub(crate) const ALL: Access = Access::LOCAL_WRITE
@@ -29,7 +29,7 @@ pub(crate) const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_ATOMIC)
     .union(Access::MW_BIND);
 
-/// What went wrong, in words.
+/// Result with a failure in words.
 pub(crate) type Outcome<T = ()> = Result<T, String>;
 
 /// Fails with words unless something holds.
@@ -42,7 +42,7 @@ macro_rules! ensure {
 }
 pub(crate) use ensure;
 
-/// What went wrong, of anything that says it.
+/// Converts an error to words.
 pub(crate) fn told<T, E: std::fmt::Debug>(what: &str, result: Result<T, E>) -> Outcome<T> {
     result.map_err(|error| format!("{what}: {error:?}"))
 }
@@ -97,7 +97,7 @@ impl Stage {
     }
 }
 
-/// What a round has at one NIC.
+/// Objects of a round at one NIC.
 pub(crate) struct Desk<'n> {
     pub(crate) nic: &'n SoftNic,
     pub(crate) pd: PdHandle,
@@ -201,7 +201,7 @@ impl<'n> Desk<'n> {
         }
     }
 
-    /// What was counted that is not zero.
+    /// Returns the counters that are not zero.
     pub(crate) fn counters(&self) -> String {
         let engine = self.nic.counters();
         let engine = engine.iter().map(|(counter, count)| (counter.name(), count));
@@ -210,13 +210,13 @@ impl<'n> Desk<'n> {
     }
 }
 
-/// When something began that must end.
+/// Time limit of an operation.
 pub(crate) struct Clock {
     start: Instant,
     checks: Cell<u32>,
 }
 
-/// How often is looked before one sleeps between looks.
+/// Number of checks before the thread sleeps between them.
 const EAGER: u32 = 500;
 
 impl Clock {
@@ -224,8 +224,8 @@ impl Clock {
         Self { start: Instant::now(), checks: Cell::new(0) }
     }
 
-    /// That nothing is broken, and it is not too late. Who asks often has nothing to do, and is
-    /// slowed down.
+    /// Checks that nothing is broken, and that the time is not over. Who asks often has nothing to
+    /// do, and is slowed down.
     pub(crate) fn check(&self, desks: &[&Desk<'_>]) -> Outcome {
         let said = || desks.iter().map(|desk| desk.counters()).collect::<Vec<_>>();
         if let Some(error) = desks.iter().find_map(|desk| desk.nic.broken()) {
@@ -240,7 +240,7 @@ impl Clock {
     }
 }
 
-/// How queue pairs are connected: a busy machine is not a lost peer.
+/// Returns the attributes by which queue pairs are connected: a busy machine is not a lost peer.
 pub(crate) fn manner(dice: &mut Dice) -> Connect {
     let mtu = dice.pick(&[Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096]);
     Connect::default().mtu(mtu).access(ALL).timeout(AckTimeout(Bits::low(15)))

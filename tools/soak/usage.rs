@@ -1,9 +1,9 @@
-//! What the process uses, as the kernel tells.
+//! Resource usage of the process, as the kernel reports it.
 
 use std::fs;
 use std::time::Duration;
 
-/// What the process holds.
+/// Resources that the process holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
     /// Memory that is there, in KiB.

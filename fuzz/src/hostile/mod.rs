@@ -39,7 +39,7 @@ use roce::wire::{
     RKey, RdethRepr, RethRepr, Role, XrcSrqn, XrcethRepr,
 };
 
-/// Everything a peer may do.
+/// All access rights of a peer.
 const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
@@ -60,7 +60,7 @@ const WINDOW: core::ops::Range<u32> = 64..128;
 const QKEY: QKey = QKey::new(0x1111);
 const FIRST_PEER: u32 = 0x100;
 
-/// At most so many queue pairs are made.
+/// Maximum number of queue pairs.
 const PEERS_MAX: u32 = 80;
 
 /// More steps than this teach nothing new.
@@ -86,7 +86,7 @@ fn group() -> Gid {
     Gid::from(Ipv4Addr::new(224, 0, 0, 5))
 }
 
-/// What is left of an input; when nothing is, zeros.
+/// Rest of an input; zeros when it is used up.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -134,10 +134,10 @@ struct World {
     srqs: Vec<SrqHandle>,
     ah: AhHandle,
     conns: Vec<Conn>,
-    /// How many queue pairs there ever were; each has a peer of its own.
+    /// Number of queue pairs that there ever were; each has a peer of its own.
     peers: u32,
-    /// What may be reached, what may only be read, what is another's, what was given up, what shows
-    /// through a window.
+    /// Memory that may be reached, that may only be read, that is another's, that was given up, and
+    /// that a window opens.
     memories: Vec<Memory>,
     keys: Vec<RKey>,
     /// Work that was posted and is not completed, by whose it is; `None` for a shared queue.
@@ -161,7 +161,7 @@ enum Passing {
     Srq(SrqHandle),
 }
 
-/// At most so many of them at a time.
+/// Maximum number of objects at a time.
 const PASSING_MAX: usize = 12;
 
 /// The port that the packets of a stranger to the honest pair come from.
@@ -231,7 +231,8 @@ impl World {
         }
     }
 
-    /// To a state, if it may; with all that the step needs.
+    /// Modifies a queue pair to a state, if that is possible, with all attributes that the
+    /// transition needs.
     fn modify(&mut self, at: usize, to: QpState) {
         let Conn { qp, kind, attr, .. } = self.conns[at];
         let from = self.engine.qp_state(qp).expect("it is there");
@@ -384,7 +385,7 @@ impl World {
         }
     }
 
-    /// Everything ends in error: all that was posted has completed, and nothing changed that must
+    /// Ends everything in error: all that was posted has completed, and nothing changed that must
     /// not.
     fn end(&mut self) {
         self.transmit(usize::MAX);

@@ -67,7 +67,7 @@ pub(super) enum PendingResponse {
     },
 }
 
-/// What an acknowledge packet says.
+/// Kind of an acknowledge packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AckKind {
     Ack,

@@ -95,7 +95,7 @@ impl Attributes {
         self.state
     }
 
-    /// What the state allows a queue pair of this kind.
+    /// Returns the behavior of the state for a queue pair of this type.
     #[inline]
     pub(super) fn rules(&self) -> &StateRules {
         &self.rules

@@ -43,7 +43,7 @@ use crate::wire::{Bth, Opcode, OpcodeInfo, Packet, Psn, Qpn, Received, Role};
 use rx::Rx;
 use tx::{ResponseOutcome, Step, Tx};
 
-/// Why a queue pair cannot go on.
+/// Failure of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
     /// A completion was lost, or local memory is not accessible: the program learns it from
@@ -357,7 +357,7 @@ impl Qp {
         self.schedule(env);
     }
 
-    /// What changes when a packet of the peer moves the connection forward.
+    /// Returns the PSNs that change when a packet of the peer moves the connection forward.
     #[inline]
     fn progress(&self) -> (Psn, Psn) {
         (self.rx.epsn(), self.tx.una())
@@ -589,12 +589,12 @@ impl Qp {
     }
 }
 
-/// How a quantum ended.
+/// End of a quantum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Quantum {
-    /// There is nothing more to send now.
+    /// The queue pair has no more to send now.
     NothingLeft,
-    /// There may be more to send when the other queue pairs had their quantum.
+    /// The queue pair may have more to send when the other queue pairs had their quantum.
     UsedUp,
 }
 

@@ -89,5 +89,5 @@ pub(super) fn ack(psn: u32, answer: Answer, msn: u32) -> Vec<u8> {
     packet(Opcode::RC_ACKNOWLEDGE, psn, ext, &[])
 }
 
-/// What an ACK without credits says.
+/// Syndrome of an ACK without credits.
 pub(super) const ACK: Answer = Answer::Ack(Credits::UNLIMITED);

@@ -10,7 +10,7 @@ use crate::wire::RKey;
 /// A READ of a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chunk {
-    /// Where it goes in the own memory.
+    /// Destination in the own memory.
     pub(super) offset: u32,
     pub(super) len: u32,
 }
@@ -18,7 +18,7 @@ pub(super) struct Chunk {
 /// Memory that chunks are read into.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Landing {
-    /// Where it begins in the own memory.
+    /// Offset in the own memory.
     pub(super) offset: u32,
     /// Bytes of a chunk.
     pub(super) chunk: u32,
@@ -35,7 +35,7 @@ pub(super) struct Fetch {
     inflight: VecDeque<Chunk>,
     /// Number of READs that were posted.
     count: usize,
-    /// What arrived.
+    /// Bytes that arrived.
     pub(super) message: Vec<u8>,
 }
 

@@ -1,16 +1,16 @@
-//! What crosses the wire: records in the ring, and immediate data.
+//! Wire format: records in the ring, and immediate data.
 
 /// Bytes before each record's payload.
 pub(crate) const HEADER: usize = 8;
 /// Records begin at multiples of this.
 const ALIGN: usize = 8;
 
-/// What a record holds.
+/// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A message.
     Message,
-    /// Where a large message lies in the sender's memory.
+    /// Location of a large message in the sender's memory.
     Rendezvous,
 }
 

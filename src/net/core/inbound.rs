@@ -9,10 +9,10 @@ use crate::memory::Region;
 /// A WRITE that arrived and was not consumed.
 #[derive(Clone, Copy, Debug)]
 struct Arrived {
-    /// Where it begins in the ring.
+    /// Offset in the ring.
     start: u32,
     len: u32,
-    /// Its bytes, and those that were skipped before it.
+    /// Length in the ring, with the bytes that were skipped before it.
     span: u32,
 }
 
@@ -20,7 +20,7 @@ struct Arrived {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) kind: Kind,
-    /// Where its payload begins in the ring.
+    /// Offset of its payload in the ring.
     pub(super) offset: u64,
     pub(super) len: usize,
 }
@@ -30,7 +30,7 @@ pub(super) struct Inbound {
     ring: Region,
     size: u32,
     writes_max: usize,
-    /// Where the next WRITE begins, unless it wraps.
+    /// Offset of the next WRITE, unless it wraps.
     position: u32,
     arrived: VecDeque<Arrived>,
     /// Bytes of the first one that were consumed.
@@ -39,7 +39,7 @@ pub(super) struct Inbound {
     bytes: u32,
     /// Number of WRITEs that were consumed since the beginning.
     consumed: u16,
-    /// The same when the peer was told last.
+    /// Value of `consumed` that the peer was told last.
     told: u16,
     /// Bytes that were consumed since.
     untold_bytes: u32,

@@ -55,7 +55,7 @@ const EAGER_PART: u32 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Violation(pub(crate) &'static str);
 
-/// Why a connection does not work any more.
+/// Failure of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// A work request failed.
@@ -84,7 +84,7 @@ pub(crate) struct OwnMemory {
     /// The ring, which the peer writes.
     pub(crate) ring: Region,
     pub(crate) ring_size: u32,
-    /// As many bytes as are used of the peer's ring, and room for chunks behind.
+    /// Staging memory: as many bytes as are used of the peer's ring, and room for chunks behind.
     pub(crate) staging: Region,
     pub(crate) chunk: u32,
     /// Number of WRITEs that receives are posted for.
@@ -120,7 +120,7 @@ pub(crate) enum Local {
     /// A record of which the payload was lent, and lies elsewhere. The rest is in the staging
     /// memory.
     Lent { offset: u32, len: u32, payload: u32, number: u64 },
-    /// What the caller has at hand: the record that it asked to post at once.
+    /// The caller's memory: the record that it asked to post at once.
     Caller,
     /// The memory of an operation.
     Operation(u64),
@@ -158,7 +158,7 @@ impl Records {
     }
 }
 
-/// What waits to be posted.
+/// An operation that waits to be posted.
 #[derive(Clone, Copy, Debug)]
 enum Out {
     Records(Records),
@@ -172,12 +172,12 @@ enum Out {
     Operation(SendOp, u64),
 }
 
-/// What is posted and has not completed.
+/// An operation that is posted and has not completed.
 #[derive(Clone, Copy, Debug)]
 enum Inflight {
     /// A WRITE to the ring, up to a position.
     Records(u64),
-    /// The same, of a record whose payload was lent.
+    /// A record whose payload was lent.
     Lent(u64),
     /// A part of a large message.
     Chunk,
@@ -186,13 +186,13 @@ enum Inflight {
     Control,
 }
 
-/// What became of an attempt to take a message.
+/// Result of an attempt to take a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     Message,
-    /// None is there.
+    /// No message is there.
     Nothing,
-    /// None will come.
+    /// No message will come.
     End,
 }
 
@@ -290,7 +290,7 @@ impl Core {
 
     // Getters.
 
-    /// Why it does not work any more.
+    /// Returns the failure, if the connection has failed.
     #[inline]
     pub(crate) fn failure(&self) -> Option<Failure> {
         self.failure
@@ -505,7 +505,7 @@ impl Core {
         }
     }
 
-    /// It does not work any more.
+    /// Fails the connection.
     pub(crate) fn fail(&mut self, failure: Failure) {
         // The first failure is the cause; work that is flushed follows.
         if self.failure.is_none_or(|first| first == Failure::Status(WcStatus::WrFlushErr)) {

@@ -66,7 +66,7 @@ pub(super) struct Outbound {
     completed: u64,
     /// WRITEs that the peer did not consume.
     unconsumed: VecDeque<Write>,
-    /// What the peer told last.
+    /// Value of the peer's last report of consumed bytes.
     told: u16,
 }
 
@@ -91,7 +91,7 @@ impl Outbound {
         Some(room)
     }
 
-    /// Where a record of `bytes` would lie, if there is room for it.
+    /// Returns the position of a record of `bytes`, if there is room for it.
     #[inline]
     pub(super) fn find(&self, bytes: u32) -> Option<Room> {
         let size = u64::from(self.size);

@@ -1,4 +1,4 @@
-//! Which work request is posted next.
+//! Selection of the next work request to post.
 
 use super::frame::{READ_MASK, Told};
 use super::{Core, EAGER_PART, End, Inflight, Local, Out, Post, Records, SIGNAL_EVERY};
@@ -78,7 +78,7 @@ impl Core {
         None
     }
 
-    /// What the peer is to be told with the next WRITE.
+    /// Returns the report for the peer in the immediate data of the next WRITE.
     #[inline]
     fn tell(&mut self, wraps: bool, is_end: bool) -> Told {
         self.read_told = self.read;

@@ -22,8 +22,8 @@ impl Core {
         self.queue_record(Kind::Message, len, parts)
     }
 
-    /// Where the payload of the next message of `len` bytes is to be written in the staging memory,
-    /// if there is room for it.
+    /// Returns the offset in the staging memory at which the payload of the next message of `len`
+    /// bytes is to be written, if there is room for it.
     pub(crate) fn find_room(&self, len: usize) -> Option<u64> {
         let room = self.outbound.find(u32::try_from(record_bytes(len)).ok()?)?;
         Some(u64::from(room.offset) + frame::HEADER as u64)

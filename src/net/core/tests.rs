@@ -23,16 +23,17 @@ use crate::wire::{Bits, Frame, Gid, IcrcVerdict, LinkType, Psn, Qpn, ROCE_PORT};
 
 const SHARED: usize = 256;
 
-/// What a seed decides.
+/// Plan that a seed decides.
 struct Plan {
     faults: Faults,
     ring: [u32; 2],
     send_max: [u32; 2],
     writes: [u16; 2],
     messages: usize,
-    /// When one side is killed.
+    /// Time at which one side is killed.
     kill: Option<Instant>,
-    /// When the program of the other side closes, and ends as soon as its messages are delivered.
+    /// Time at which the program of the other side closes, to end as soon as its messages are
+    /// delivered.
     close: Option<Instant>,
 }
 
@@ -199,7 +200,7 @@ impl Side {
         self.core.as_mut().unwrap()
     }
 
-    /// What the program does now, by chance.
+    /// Acts as the program, by chance.
     fn act(&mut self, peer: (u64, RKey), seed: u64) {
         if self.is_dead {
             return;
@@ -348,7 +349,7 @@ impl Side {
     }
 }
 
-/// What came of a seed.
+/// Result of a seed.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     wrong: Vec<String>,
@@ -524,8 +525,8 @@ fn judge_undelivered(sides: &[Side; 2], all: &[Vec<Vec<u8>>; 2], outcome: &mut O
     }
 }
 
-/// What a side keeps of its queued messages is the last of them, and whatever it does not keep the
-/// peer has received.
+/// Checks that the messages which a side keeps are the last of its queue, and that the peer has
+/// received all others.
 fn judge_kept(side: &Side, sent: &[Vec<u8>], received: usize, outcome: &mut Outcome) {
     let core = side.core.as_ref().unwrap();
     let is_eager = |message: &&Vec<u8>| {

@@ -62,7 +62,7 @@ impl Prepared {
         self.config.retries.min(7)
     }
 
-    /// What the peer is told of the ring.
+    /// Returns the ring's address and key, for the peer.
     pub(in crate::net) fn ring(&self) -> PeerRing {
         let (addr, rkey) = (self.ring.addr(), self.ring.rkey());
         let send_max = self.config.send_ring_bytes();

@@ -1,4 +1,4 @@
-//! How threads wait: each polls for a while; then one sleeps on the completion channel, the others
+//! Waiting threads: each polls for a while; then one sleeps on the completion channel, the others
 //! on a condition variable.
 
 use std::sync::{MutexGuard, PoisonError};
@@ -105,7 +105,7 @@ impl Shared {
         state.is_armed = false;
     }
 
-    /// Nothing came for a while.
+    /// Has the peer's NIC show that it is there, because nothing came for a while.
     pub(in crate::net) fn keep_alive(&self, state: &mut State) -> Result<(), Error> {
         if let Some(error) = self.cq.context().device().broken() {
             return Err(error.into());

@@ -16,7 +16,7 @@ use super::{
 /// Maximum number of findings: what is behind them may be their consequence.
 const FINDINGS_MAX: usize = 16;
 
-/// How many standard deviations are no chance.
+/// Number of standard deviations that is not attributed to chance.
 const SIGMAS: f64 = 6.0;
 
 /// Sums over cells.
@@ -138,7 +138,7 @@ fn explains_others(mesh: &Mesh, open: &[usize], worst: &Suspect, suspects: &[Sus
     })
 }
 
-/// How much the losses of cells differ from what chance makes of one common rate.
+/// Dispersion of the losses of cells beyond what chance makes of one common rate.
 #[derive(Clone, Copy, Debug, Default)]
 struct Dispersion {
     chi_squared: f64,

@@ -1,4 +1,4 @@
-//! What the probes between the hosts of a fleet tell: a bad NIC, a bad path, a slow host.
+//! Conclusions from the probes between the hosts of a fleet: a bad NIC, a bad path, a slow host.
 //!
 //! A [`Mesh`] holds what became of the probes between its hosts, by pair and path. [`diagnose`] is
 //! a function of it, and of nothing else: it compares hosts with each other and the paths of a pair
@@ -48,7 +48,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::sample::PathStats;
 
-/// What became of the probes from one host to another on one path.
+/// Statistics of the probes from one host to another on one path.
 #[derive(Clone, Debug)]
 pub struct Cell {
     /// The prober: an index of the hosts.
@@ -57,7 +57,7 @@ pub struct Cell {
     pub to: usize,
     /// The UDP source port of the probes and of their answers, which tells paths apart.
     pub source_port: u16,
-    /// What became of the probes.
+    /// Statistics of the probes.
     pub stats: PathStats,
 }
 
@@ -71,13 +71,13 @@ impl Cell {
         if self.from == host { self.to } else { self.from }
     }
 
-    /// Its hosts, without their order.
+    /// Returns its hosts, without their order.
     fn pair(&self) -> (usize, usize) {
         (self.from.min(self.to), self.from.max(self.to))
     }
 }
 
-/// What became of the probes between hosts.
+/// Statistics of the probes between hosts.
 #[derive(Clone, Debug, Default)]
 pub struct Mesh {
     /// The names of the hosts.
@@ -136,7 +136,7 @@ impl Mesh {
     }
 }
 
-/// What counts as bad. The defaults suit a data center.
+/// Thresholds of findings. The defaults suit a data center.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Thresholds {
@@ -144,11 +144,11 @@ pub struct Thresholds {
     pub ordinary_loss: f64,
     /// Share of lost probes below which a host is not called bad.
     pub loss: f64,
-    /// How much longer than on the best path of the same pair the network may take.
+    /// Maximum additional network time, compared with the best path of the same pair.
     pub slow_path: Duration,
-    /// How much longer than others a host may take.
+    /// Maximum additional time of a host, compared with others.
     pub slow_host: Duration,
-    /// How many times as long as others a path or a host may take.
+    /// Maximum factor by which a path or a host takes longer than others.
     pub slow_factor: f64,
     /// Number of times that a median needs to be looked at.
     pub samples: u64,
@@ -167,7 +167,7 @@ impl Default for Thresholds {
     }
 }
 
-/// What is bad.
+/// Faulty part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// The NIC of a host, or its link to the network.
@@ -189,7 +189,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nic => "bad NIC",
@@ -204,19 +204,19 @@ impl Fault {
     }
 }
 
-/// How it shows.
+/// Symptom of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Symptom {
     /// Probes are lost.
     Loss,
-    /// It takes long.
+    /// High latency.
     Latency,
-    /// There is no answer.
+    /// No answer.
     Silence,
 }
 
 impl Symptom {
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Loss => "loss",
@@ -226,19 +226,19 @@ impl Symptom {
     }
 }
 
-/// Something that is bad, with its evidence.
+/// A fault with its evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What is bad.
+    /// Faulty part.
     pub fault: Fault,
-    /// How it shows.
+    /// Symptom.
     pub symptom: Symptom,
     /// The hosts it is about: the one that is bad, both of a pair, or, of bad paths, those that all
     /// of them lead to or come from. None if bad paths have no hosts in common.
     pub hosts: Vec<usize>,
     /// The bad paths, as indices of the cells.
     pub paths: Vec<usize>,
-    /// What it is concluded from, in words.
+    /// Evidence, in words.
     pub evidence: String,
 }
 

@@ -48,7 +48,7 @@ fn tried_by(mesh: &Mesh, host: usize) -> BTreeSet<usize> {
     probed.chain(mesh.failed.iter().filter(|it| it.to == host).map(|it| it.from)).collect()
 }
 
-/// What other hosts saw of a host that did not probe, in words.
+/// Describes what other hosts saw of a host that did not probe.
 fn seen_by_others(mesh: &Mesh, host: usize) -> String {
     let all = tried_by(mesh, host).len();
     let failed: BTreeSet<usize> =

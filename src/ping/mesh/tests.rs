@@ -19,7 +19,8 @@ fn mesh(hosts: usize, stats: impl Fn(usize, usize, u16) -> PathStats) -> Mesh {
     mesh
 }
 
-/// So many lost, and all others after these microseconds of network, prober and responder.
+/// Returns statistics with so many losses, and all other probes after these microseconds of
+/// network, prober and responder.
 fn stats(lost: u64, [network, prober, responder]: [u64; 3]) -> PathStats {
     let mut stats = PathStats::default();
     let at = |us: u64| Instant::from_nanos(us * 1000);

@@ -18,7 +18,7 @@ impl Behind {
         Self(name, AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// Its address, or null.
+    /// Returns the address, or null.
     #[inline]
     pub(crate) fn address(&self) -> *mut c_void {
         let found = self.1.load(Ordering::Relaxed);
@@ -48,10 +48,10 @@ impl Behind {
     }
 }
 
-/// Something of this library.
+/// A variable of this library, whose address identifies it.
 static OWN: u8 = 0;
 
-/// Where the object that has an address begins; null if none has.
+/// Returns the start of the object that has an address; null if none has.
 fn object_of(address: *mut c_void) -> *mut c_void {
     let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: there is room for an answer.

@@ -1,4 +1,4 @@
-//! How C calls: nothing unwinds into it, and every failure becomes an error number.
+//! Calls from C: nothing unwinds into it, and every failure becomes an error number.
 //!
 //! `pthread_cancel` ends a thread by unwinding from a cancellation point, which Rust must not be
 //! unwound by. So threads cannot be canceled during a call, but while it waits for an event
@@ -15,7 +15,7 @@ use roce::verbs::{CreateError, DestroyError, Errno, KeyError, ModifyError, PostE
 
 use crate::reserve;
 
-/// Why a call fails: the number that C gets.
+/// Error number of a call that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failed(pub(crate) c_int);
 
@@ -76,9 +76,10 @@ errors!(CreateError DestroyError KeyError ModifyError PostError);
 
 /// Whether a call that may wait is done.
 pub(crate) enum Attempt {
-    /// It is.
+    /// The operation is done.
     Done,
-    /// It has to wait until a byte could be read from this descriptor, and to be tried again.
+    /// The operation has to wait until a byte can be read from this descriptor, and to be tried
+    /// again.
     Wait(c_int),
 }
 
@@ -123,7 +124,7 @@ pub(crate) fn waiting(mut attempt: impl FnMut(bool) -> Result<Attempt> + Copy) -
     }
 }
 
-/// As [`code`], on the data path.
+/// Calls as [`code`] does, on the data path.
 #[inline]
 pub(crate) fn fast_code(call: impl FnOnce() -> Result<()>) -> c_int {
     match caught(call) {
@@ -135,7 +136,7 @@ pub(crate) fn fast_code(call: impl FnOnce() -> Result<()>) -> c_int {
     }
 }
 
-/// As [`number`], on the data path.
+/// Calls as [`number`] does, on the data path.
 #[inline]
 pub(crate) fn fast_number(call: impl FnOnce() -> Result<c_int>) -> c_int {
     match caught(call) {
@@ -192,7 +193,7 @@ pub(crate) fn quiet(call: impl FnOnce() -> Result<()>) {
     let _ = guarded(call);
 }
 
-/// As [`quiet`], on the data path.
+/// Calls as [`quiet`] does, on the data path.
 #[inline]
 pub(crate) fn fast_quiet(call: impl FnOnce() -> Result<()>) {
     let _ = caught(call);
@@ -211,7 +212,7 @@ fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     result
 }
 
-/// What a panic does here is what a broken device does.
+/// Catches a panic, which has the effect of a broken device.
 #[inline]
 pub(crate) fn caught<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     // Whatever was half done is behind locks that do not mind.

@@ -18,7 +18,7 @@ use crate::object::{Object, answer, objects};
 pub(crate) struct Channel {
     c: UnsafeCell<ibv_comp_channel>,
     pub(crate) events: Arc<Completions>,
-    /// How many completion queues tell here.
+    /// Number of completion queues that use the channel.
     pub(crate) users: AtomicU32,
 }
 

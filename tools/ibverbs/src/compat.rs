@@ -1,6 +1,6 @@
-//! What programs want that were linked with `libibverbs` 1.0, before 2007: its structures were
-//! others. They find a library without devices. `install` gives these functions the names that they
-//! had.
+//! Functions for programs that were linked with `libibverbs` 1.0, before 2007, whose structures
+//! were others. They find a library without devices. `install` gives these functions the names that
+//! they had.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;

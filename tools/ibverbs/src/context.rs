@@ -32,11 +32,11 @@ pub(crate) struct Context {
     pub(crate) device: &'static Device,
     pub(crate) nic: Arc<SoftNic>,
     pub(crate) events: Arc<Asynchronous>,
-    /// What the NIC says of itself, which never changes.
+    /// Attributes of the NIC, which never change.
     pub(crate) attr: DeviceAttr,
     /// A completion queue for queue pairs that have none.
     spare_cq: Mutex<Option<CqHandle>>,
-    /// What its descriptor for commands stands for.
+    /// File of its descriptor for commands.
     _commands: CommandFile,
     _open: Open,
 }
@@ -77,7 +77,7 @@ impl Context {
         Ok(given)
     }
 
-    /// What C holds.
+    /// Returns the pointer that C holds.
     pub(crate) fn c(&self) -> *mut ibv_context {
         let beginning: *mut verbs_context = self.c.get();
         beginning.wrapping_byte_add(offset_of!(verbs_context, context)).cast()
@@ -150,7 +150,7 @@ impl Drop for Context {
     }
 }
 
-/// What programs call without asking the library.
+/// Functions that programs call without asking the library.
 const OPS: ibv_context_ops = ibv_context_ops {
     _compat_query_device: Some(query::ibv_query_device),
     _compat_query_port: Some(query::ibv_query_port),
@@ -165,8 +165,8 @@ const OPS: ibv_context_ops = ibv_context_ops {
     ..ibv_context_ops::zeroed()
 };
 
-/// What they call if it is there. What is missing is what no soft NIC does: the inline functions
-/// then say so.
+/// Functions that programs call if they are there. What is missing is what no soft NIC does: the
+/// inline functions then say so.
 const EXTENDED_OPS: verbs_context = verbs_context {
     query_port: Some(query::query_port),
     advise_mr: Some(mr::advise),
@@ -272,7 +272,7 @@ unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     });
 }
 
-/// Who counts what was told of the object that it happened to.
+/// Returns the counter of events that were reported for the object of an event.
 fn acks(event: &ibv_async_event) -> Option<&Acks> {
     let subject = EventType::from_code(event.event_type)?.subject();
     if !matches!(subject, EventSubject::Cq | EventSubject::Qp | EventSubject::Srq) {

@@ -19,7 +19,7 @@ use crate::events::{Acks, Routes};
 use crate::object::{Object, objects};
 use crate::pd::next_number;
 
-/// How many completions are moved at a time.
+/// Number of completions that are moved at a time.
 const BATCH: usize = 16;
 
 /// A completion queue.
@@ -32,9 +32,9 @@ pub(crate) struct Cq {
     channel: Option<&'static Channel>,
     /// Events that its channel told.
     pub(crate) completions: Acks,
-    /// What happened to it, as the context told.
+    /// Number of its asynchronous events that the context reported.
     pub(crate) events: Acks,
-    /// What of it is read field by field.
+    /// State of reading completions field by field.
     pub(crate) poll: Poll,
 }
 
@@ -95,14 +95,14 @@ impl Cq {
         Ok(given)
     }
 
-    /// What the program calls it by.
+    /// Returns the context that the program gave it.
     pub(crate) fn program_context(&self) -> *mut c_void {
         // SAFETY: a pointer that a program may change, and not while it waits for it.
         unsafe { (*self.c.get()).cq_context }
     }
 }
 
-/// How many completions a queue shall hold, as C counts.
+/// Returns the number of completions that a queue shall hold, as C counts.
 pub(crate) fn size(cqe: c_int) -> Result<usize> {
     usize::try_from(cqe).ok().filter(|cqe| *cqe > 0).ok_or(Failed::EINVAL)
 }

@@ -20,11 +20,11 @@ use crate::events::lock;
 use crate::object::{Object, given};
 use crate::pd::Pd;
 
-/// What completions can tell of when they came.
+/// Flags of the time stamps of completions.
 const TIMES: u64 =
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
-/// What completions can tell.
+/// Flags of the fields that completions have.
 const TOLD: u64 = IBV_WC_STANDARD_FLAGS | TIMES;
 
 /// The completion that a program is looking at, and whose turn it is to look.
@@ -186,29 +186,29 @@ macro_rules! readers {
 }
 
 readers! {
-    /// What completed.
+    /// Opcode.
     read_opcode: c_uint = |queue, wc, time| wc.opcode.code();
-    /// What the vendor has to say of an error.
+    /// Error code of the vendor.
     read_vendor_err: u32 = |queue, wc, time| u32::from(wc.vendor_err);
-    /// How many bytes it was.
+    /// Number of bytes.
     read_byte_len: u32 = |queue, wc, time| wc.byte_len;
     /// Immediate data, or a key that was invalidated.
     read_imm_data: u32 = |queue, wc, time| u32::from_ne_bytes(wc.imm_or_rkey());
-    /// Whose it was.
+    /// Number of the queue pair.
     read_qp_num: u32 = |queue, wc, time| wc.qp_num.get();
-    /// Who sent it.
+    /// Number of the queue pair that sent it.
     read_src_qp: u32 = |queue, wc, time| wc.src_qp.get();
-    /// What of it counts.
+    /// Flags.
     read_wc_flags: c_uint = |queue, wc, time| u32::from(wc.flags().bits());
-    /// From where, which InfiniBand alone knows.
+    /// Source port, which InfiniBand alone has.
     read_slid: u32 = |queue, wc, time| 0;
     /// The service level.
     read_sl: u8 = |queue, wc, time| wc.sl;
-    /// To where, which InfiniBand alone knows.
+    /// Destination path bits, which InfiniBand alone has.
     read_dlid_path_bits: u8 = |queue, wc, time| 0;
-    /// When it came, by the NIC's clock.
+    /// Time by the NIC's clock.
     read_completion_ts: u64 = |queue, wc, time| time.map_or(0, Instant::as_nanos);
-    /// When it came, in nanoseconds since 1970.
+    /// Time in nanoseconds since 1970.
     read_completion_wallclock_ns: u64 = |queue, wc, time| {
         time.map_or(0, |time| time.as_nanos().saturating_add(*queue.poll.epoch.get_or_init(|| {
             wall_clock().saturating_sub(queue.nic.now().as_nanos())

@@ -39,16 +39,16 @@ pub(crate) struct Device {
     /// The name that was asked for, if one was.
     given_name: Option<String>,
     pub(crate) name: String,
-    /// Its place in the list.
+    /// Index in the list.
     index: c_int,
     /// 0 until it is asked for.
     guid: AtomicU64,
-    /// Its NIC, and where its events go.
+    /// NIC, and the routes of its events.
     nic: Mutex<Running>,
     pub(crate) routes: Arc<Routes>,
-    /// Whose NIC it is.
+    /// Process that the NIC belongs to.
     generation: Generation,
-    /// How much of its own memory is in use.
+    /// Number of bytes of its own memory that are in use.
     pub(crate) dm_used: Used,
     /// The domains of extended reliable connections that are shared through files.
     pub(crate) xrcds: Counted<File, Arc<Domain>>,
@@ -180,7 +180,7 @@ impl Device {
         if self.is_own() { self } else { Self::called(self.given()) }
     }
 
-    /// How the environment named it.
+    /// Returns the specification in the environment.
     fn given(&self) -> NamedSpec {
         NamedSpec { name: self.given_name.clone(), spec: self.spec.clone() }
     }
@@ -209,12 +209,12 @@ impl Device {
         usize::try_from(self.index).unwrap_or_default()
     }
 
-    /// Its NIC, which is started if it is not open.
+    /// Returns the NIC, which is started if it is not open.
     pub(crate) fn open(&self) -> Result<Arc<SoftNic>> {
         self.open_at(None)
     }
 
-    /// The same; if it is started and may have any address of an interface, it has this one.
+    /// Returns the NIC; if it is started and may have any address of an interface, it has this one.
     pub(crate) fn open_at(&self, address: Option<IpAddr>) -> Result<Arc<SoftNic>> {
         let mut last = lock(&self.nic);
         if let Some(running) = last.nic.upgrade() {
@@ -307,7 +307,7 @@ impl Device {
         self.spec.first_gid().is_ok_and(|gid| gid.to_ipv4().is_some())
     }
 
-    /// What C knows.
+    /// Returns the pointer that C knows.
     pub(crate) fn c(&self) -> *mut ibv_device {
         self.c.get()
     }
@@ -361,7 +361,7 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     });
 }
 
-/// What a device is called.
+/// Returns the name of a device.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
     pointer(|| {
@@ -373,7 +373,7 @@ unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_ch
     })
 }
 
-/// How the kernel would count it.
+/// Returns the index that the kernel would give it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     // SAFETY: the program got it from a list.

@@ -18,10 +18,10 @@ use crate::object::{Object, given, objects};
 use crate::pd::{Pd, next_number};
 use crate::share::DMS;
 
-/// How much of it a device has.
+/// Size of a device's own memory.
 pub(crate) const SIZE: usize = 1 << 20;
 
-/// Everything is at multiples of this, as on devices that write words.
+/// Alignment, as on devices that write words.
 const WORD: usize = 4;
 
 /// The strictest alignment that can be asked for: a page's.
@@ -32,13 +32,13 @@ const ALIGN_MAX: u32 = 12;
 pub(crate) struct Dm {
     c: UnsafeCell<ibv_dm>,
     memory: Buffer,
-    /// Whose it is, if this is what it was set aside by.
+    /// Device that it was allocated on, if it is an allocation.
     owner: Option<&'static Device>,
 }
 
 objects! { Dm: ibv_dm; }
 
-/// How much of a device's memory is in use.
+/// Number of bytes of a device's memory that are in use.
 #[derive(Debug, Default)]
 pub(crate) struct Used(AtomicUsize);
 

@@ -1,4 +1,4 @@
-//! What the environment says: which devices there are, and what is done to their packets.
+//! Environment variables: the devices, and the faults and captures of their packets.
 //!
 //! - `ROCE_DEVICES`: soft NICs, separated by spaces or commas, as `roce run --device` takes them:
 //!   `udp:10.0.0.1`, `raw:eth0`, `soft:eth0`, `mlx5_0=soft:lo`. Without it, there is one on the
@@ -31,7 +31,7 @@ use roce::time::Instant;
 use crate::call::{Failed, Result};
 use crate::captures;
 
-/// How many captures a process makes at the most, each time it opens a device.
+/// Maximum number of captures that a process makes, each time it opens a device.
 const FILES_MAX: u32 = 10_000;
 
 /// The devices that there are.

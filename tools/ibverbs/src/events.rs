@@ -30,10 +30,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// does.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
-    /// In the pipe there is a byte for each event, as far as it has room, but for those that
-    /// threads which wait have read.
+    /// Events; the pipe has a byte for each, as far as it has room, but for those that waiting
+    /// threads have read.
     events: Mutex<VecDeque<T>>,
-    /// What the program waits for.
+    /// Descriptor that the program waits for.
     readable: UserFd,
     /// The library's own end, which never blocks.
     private: PrivateEnd,
@@ -260,10 +260,10 @@ unsafe impl<T> Send for Told<T> {}
 /// Completion queues that have what an event was asked for.
 pub(crate) type Completions = Queue<Told<*mut ibv_cq>>;
 
-/// What happened beside the work.
+/// Asynchronous events.
 pub(crate) type Asynchronous = Queue<Told<ibv_async_event>>;
 
-/// Where the events of one object go.
+/// Destination of the events of one object.
 #[derive(Debug)]
 struct Route<T> {
     object: Told<*mut T>,
@@ -290,7 +290,7 @@ impl<T> Route<T> {
     }
 }
 
-/// What is left of a context that was closed.
+/// Objects that are left of a context that was closed.
 #[derive(Debug, Default)]
 pub(crate) struct Orphans {
     pub(crate) qps: Vec<QpHandle>,
@@ -308,8 +308,8 @@ struct Table {
     contexts: Vec<Weak<Asynchronous>>,
 }
 
-/// Where the events of a NIC's objects go. Its lock is taken while the NIC is locked, so nothing is
-/// asked of the NIC under it.
+/// Destinations of the events of a NIC's objects. Its lock is taken while the NIC is locked, so
+/// nothing is asked of the NIC under it.
 #[derive(Debug, Default)]
 pub(crate) struct Routes(Mutex<Table>);
 

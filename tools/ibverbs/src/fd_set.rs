@@ -11,7 +11,8 @@ impl<const WORDS: usize> FdSet<WORDS> {
         Self([const { AtomicU64::new(0) }; WORDS])
     }
 
-    /// Its word and its bit; `None` for a number that the set has no room for.
+    /// Returns the word and the bit of a descriptor; `None` for a number that the set has no room
+    /// for.
     #[inline]
     fn bit(&self, fd: c_int) -> Option<(&AtomicU64, u64)> {
         let fd = usize::try_from(fd).ok()?;

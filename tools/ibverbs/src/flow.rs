@@ -97,8 +97,8 @@ unsafe fn read<T: Copy>(spec: *const u8, size: usize) -> Result<T> {
     Ok(unsafe { spec.cast::<T>().read_unaligned() })
 }
 
-/// What a specification wants of headers. Its numbers are in the order of the wire, as they lie
-/// there.
+/// Returns the header matches of a specification. Its numbers are in the order of the wire, as they
+/// lie there.
 ///
 /// # Safety
 ///

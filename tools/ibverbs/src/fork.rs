@@ -19,19 +19,18 @@ use roce::memory::ForkGuard;
 use crate::call::{Failed, Result};
 use crate::{device, env, registry, share, strings, ucm};
 
-/// How many forks with devices open lie between the first process that used this library and this
-/// one.
+/// Number of forks with open devices between the first process that used this library and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// How many devices are open.
+/// Number of open devices.
 static OPEN: AtomicU32 = AtomicU32::new(0);
 
-/// Which process this is, among those of whose devices something may be in its memory.
+/// Process, among those of whose devices something may be in its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Generation(u32);
 
 impl Generation {
-    /// Of this process.
+    /// Returns the generation of this process.
     #[inline]
     pub(crate) fn current() -> Self {
         Self(GENERATION.load(Ordering::Relaxed))
@@ -54,7 +53,7 @@ impl Generation {
     }
 }
 
-/// Which process an object belongs to, until its device is closed.
+/// Process that an object belongs to, until its device is closed.
 #[derive(Debug)]
 pub(crate) struct Owner(AtomicU32);
 
@@ -62,7 +61,7 @@ pub(crate) struct Owner(AtomicU32);
 const NO_PROCESS: u32 = u32::MAX;
 
 impl Owner {
-    /// This process.
+    /// Returns this process.
     pub(crate) fn current() -> Self {
         Self(AtomicU32::new(Generation::current().0))
     }
@@ -73,7 +72,7 @@ impl Owner {
         Generation(self.0.load(Ordering::Relaxed)).check()
     }
 
-    /// From now on the object is refused.
+    /// Refuses the object from now on.
     pub(crate) fn disown(&self) {
         self.0.store(NO_PROCESS, Ordering::Relaxed);
     }
@@ -102,7 +101,7 @@ impl Drop for Open {
     }
 }
 
-/// Why forks are not watched, if they are not.
+/// Error number of watching forks; 0 if they are watched.
 static WATCHED: AtomicI32 = AtomicI32::new(0);
 
 /// Watches forks. It is called once, when the library is loaded: a child of a fork that was not
@@ -124,7 +123,7 @@ struct Held {
     actions: ForkGuard,
 }
 
-/// What the thread that forks holds meanwhile.
+/// Locks that the forking thread holds meanwhile.
 struct Holder(UnsafeCell<Option<Held>>);
 
 // SAFETY: only the thread that has the locks in it looks into it.
@@ -149,7 +148,7 @@ unsafe extern "C" fn before() {
     unsafe { *HOLDER.0.get() = Some(held) };
 }
 
-/// When a thread forked last while a device was open, in nanoseconds of [`clock`].
+/// Time at which a thread forked last while a device was open, in nanoseconds of [`clock`].
 static LAST_FORK: AtomicU64 = AtomicU64::new(0);
 
 /// Maximum time that a child needs until it has closed its copies of sockets, in nanoseconds.
@@ -181,7 +180,7 @@ unsafe extern "C" fn in_parent() {
     drop(held);
 }
 
-/// What a child does first. It has one thread, and may not wait for anything.
+/// Runs first in a child. It has one thread, and may not wait for anything.
 unsafe extern "C" fn in_child() {
     LAST_FORK.store(0, Ordering::Relaxed);
     // SAFETY: this thread has the locks, as it had them before the fork.

@@ -233,6 +233,6 @@ copies! {
     ibv_copy_qp_attr_from_kern: KernQpAttr => ibv_qp_attr;
     /// The record of a path.
     ibv_copy_path_rec_from_kern: KernPathRec => PathRec;
-    /// The same the other way.
+    /// Copies a path record to the kernel's structure.
     ibv_copy_path_rec_to_kern: PathRec => KernPathRec;
 }

@@ -79,7 +79,7 @@ mod wq;
 mod wr_ex;
 mod xrc;
 
-/// What is done when the library is loaded.
+/// Function that runs when the library is loaded.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = {

@@ -46,7 +46,7 @@ impl Drop for Mr {
 
 objects! { Mr: ibv_mr; }
 
-/// What a program wants registered.
+/// Memory that a program wants registered.
 struct Wanted {
     addr: *mut c_void,
     length: usize,

@@ -1,4 +1,4 @@
-//! What a program holds a pointer to.
+//! Objects to which a program holds pointers.
 //!
 //! C knows the beginning of each object and may read it, and write some of it, at any time. So what
 //! C knows lies in an `UnsafeCell`, of which no reference is ever formed; the rest is this
@@ -19,9 +19,9 @@ use crate::registry;
 #[repr(C)]
 struct Held<T> {
     object: T,
-    /// Whose it is.
+    /// Process that it belongs to.
     owner: Owner,
-    /// What C was told that it is, and must not have changed.
+    /// Identity that C was told, and must not have changed.
     identity: Identity,
 }
 
@@ -40,7 +40,7 @@ unsafe fn drop_held<T>(address: usize) {
     unsafe { ptr::drop_in_place(object) };
 }
 
-/// By what a kernel would know an object: the open device that it is of, and its number there.
+/// Identity of an object for a kernel: the open device that it is of, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     context: *mut ibv_context,
@@ -113,7 +113,7 @@ impl Identified for ibv_device {
 ///
 /// It must be `repr(C)` and begin with an `UnsafeCell<C>`.
 pub(crate) unsafe trait Object: Sized + 'static {
-    /// What C calls it.
+    /// Structure of C.
     type C: Identified;
 
     /// The object, for C to hold. It is there until it is [taken](Self::take).
@@ -151,7 +151,7 @@ pub(crate) unsafe trait Object: Sized + 'static {
         unsafe { Self::of(held) }
     }
 
-    /// The same for what must be of this open device.
+    /// Returns the object, which must be of this open device.
     ///
     /// # Safety
     ///
@@ -164,8 +164,8 @@ pub(crate) unsafe trait Object: Sized + 'static {
         if own.cast_const() == context { Ok(object) } else { Err(Failed::EINVAL) }
     }
 
-    /// The same for verbs that destroy it, which fail as a kernel that knows no such object: with
-    /// `ENOENT`.
+    /// Returns the object for verbs that destroy it, which fail as a kernel that knows no such
+    /// object: with `ENOENT`.
     ///
     /// # Safety
     ///
@@ -214,7 +214,7 @@ pub(crate) unsafe trait Object: Sized + 'static {
     }
 }
 
-/// What a program handed over to be read.
+/// Returns a structure that a program passed to be read.
 ///
 /// # Safety
 ///

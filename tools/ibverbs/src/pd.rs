@@ -23,7 +23,7 @@ pub(crate) struct Pd {
     pub(crate) handle: PdHandle,
     /// The domain that this is another name for.
     parent_of: Option<&'static Self>,
-    /// How many other names it has.
+    /// Number of other protection domains that stand for it.
     names: AtomicU32,
     /// Whether other contexts find it by its number for as long as this is there.
     is_shared: bool,

@@ -26,7 +26,7 @@ pub(crate) type SgeRoom = MaybeUninit<[ibv_sge; SGES_MAX]>;
 
 /// A work request of C.
 trait WorkRequest: Copy {
-    /// Its gather or scatter list.
+    /// Returns the gather or scatter list.
     fn list(&self) -> *mut ibv_sge;
 
     /// Replaces its list by one that is aligned.

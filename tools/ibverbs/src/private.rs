@@ -1,5 +1,6 @@
-//! What drivers want of `libibverbs`. Programs that were built with a driver's own extensions load
-//! that driver, and it must find this; but it gets no device, because none here is a driver's.
+//! Functions of `libibverbs` that drivers use. Programs that were built with a driver's own
+//! extensions load that driver, and it must find this; but it gets no device, because none here is
+//! a driver's.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
@@ -37,7 +38,7 @@ commands! {
     ibv_cmd_req_notify_cq ibv_cmd_rereg_mr ibv_cmd_resize_cq
 }
 
-/// What a driver may do with devices that were unplugged: it has none.
+/// Whether a driver may destroy objects of devices that were unplugged: it has none.
 #[unsafe(no_mangle)]
 static verbs_allow_disassociate_destroy: bool = false;
 
@@ -83,13 +84,13 @@ extern "C" fn _verbs_init_and_alloc_context(
     ptr::null_mut()
 }
 
-/// How many attributes of a command a kernel takes.
+/// Returns the number of attributes of a command that a kernel takes.
 #[unsafe(no_mangle)]
 extern "C" fn __ioctl_final_num_attrs(_count: c_uint, _command: *mut c_void) -> c_uint {
     0
 }
 
-/// What a driver logs; whatever follows the format is not looked at.
+/// Ignores a message that a driver logs.
 #[unsafe(no_mangle)]
 extern "C" fn __verbs_log(_context: *mut c_void, _level: u32, _format: *const c_void) {}
 

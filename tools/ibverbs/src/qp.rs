@@ -43,7 +43,7 @@ pub(crate) struct Qp {
     pub(crate) init: QpInitAttr,
     /// The protection domain that was made for it.
     own_pd: Option<PdHandle>,
-    /// Where others find it, and by which number.
+    /// XRC domain in which others find it, and its number there.
     shared: Option<(Arc<Domain>, u32)>,
     /// Whether the program has destroyed it.
     destroyed: AtomicBool,
@@ -52,7 +52,7 @@ pub(crate) struct Qp {
     /// The indexes in the GID table that the program gave for its path and its alternate path.
     gid_indexes: [AtomicU8; 2],
     routes: Arc<Routes>,
-    /// What happened to it, as the context told.
+    /// Number of its asynchronous events that the context reported.
     pub(crate) events: Acks,
 }
 
@@ -103,7 +103,7 @@ impl Drop for Qp {
 }
 
 impl Qp {
-    /// What a program holds of a queue pair.
+    /// Creates the structure that a program holds of a queue pair.
     fn hand_out(
         open: &Context,
         c: ibv_qp_ex,
@@ -133,7 +133,7 @@ impl Qp {
     }
 }
 
-/// What is to be made, in words.
+/// Converts the attributes of a new queue pair.
 unsafe fn plan(open: &Context, init: &ibv_qp_init_attr_ex) -> Result<QpCreate> {
     let qp_type = QpType::from_code(init.qp_type).ok_or(Failed::EINVAL)?;
     let able = qp_type != QpType::RawPacket || open.nic.has_raw_packets();

@@ -1,4 +1,4 @@
-//! What devices and ports say of themselves.
+//! Attributes of devices and ports.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -26,16 +26,15 @@ use crate::wq;
 /// The only port.
 pub(crate) const PORT: u8 = 1;
 
-/// How many bytes of a port's attributes programs know that were built before they grew.
+/// Length of a port's attributes in programs that were built before they grew.
 const OLD_PORT_ATTR: usize = 48;
 
-/// What `ibv_query_gid_type` says of a GID: the numbers of sysfs, which are not those of
-/// `ibv_gid_type`.
+/// Results of `ibv_query_gid_type`: the numbers of sysfs, which are not those of `ibv_gid_type`.
 const SYSFS_IB_ROCE_V1: u32 = 0;
 const SYSFS_ROCE_V2: u32 = 1;
 
-/// What of reliable connections can be done with memory that is brought in on demand: everything,
-/// as it is the processor that copies.
+/// Operations of reliable connections on memory that is paged in on demand: all, as it is the
+/// processor that copies.
 const ODP_RELIABLE: u32 = IBV_ODP_SUPPORT_SEND
     | IBV_ODP_SUPPORT_RECV
     | IBV_ODP_SUPPORT_WRITE
@@ -43,7 +42,7 @@ const ODP_RELIABLE: u32 = IBV_ODP_SUPPORT_SEND
     | IBV_ODP_SUPPORT_ATOMIC
     | IBV_ODP_SUPPORT_SRQ_RECV;
 
-/// What can be done with memory that is brought in on demand.
+/// Operations on memory that is paged in on demand.
 const ODP: ibv_odp_caps = ibv_odp_caps {
     general_caps: (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT) as u64,
     per_transport_caps: ibv_odp_per_transport_caps {
@@ -53,7 +52,7 @@ const ODP: ibv_odp_caps = ibv_odp_caps {
     },
 };
 
-/// What every device says of itself.
+/// Returns the attributes that every device has.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
@@ -67,7 +66,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     })
 }
 
-/// Everything that a device says of itself, as far as the program has room for it.
+/// Returns all attributes of a device, as far as the program has room for them.
 pub(crate) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
@@ -104,7 +103,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// What a port says of itself, for programs that call by name: they know less of it.
+/// Returns the attributes of a port, for programs that call by name: they know fewer.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
@@ -115,7 +114,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     unsafe { query_port(context, port, attr.cast(), OLD_PORT_ATTR) }
 }
 
-/// What a port says of itself, as far as the program has room for it.
+/// Returns the attributes of a port, as far as the program has room for them.
 pub(crate) unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,
@@ -201,7 +200,7 @@ unsafe extern "C" fn ibv_query_gid(
     })
 }
 
-/// How packets from an identifier are encapsulated, with the numbers of sysfs.
+/// Returns the encapsulation of packets from an identifier, with the numbers of sysfs.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
@@ -330,7 +329,7 @@ unsafe extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pke
     })
 }
 
-/// What a device reads off itself: its clock.
+/// Reads the clock of a device.
 pub(crate) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,

@@ -1,4 +1,4 @@
-//! Which objects programs hold.
+//! Registry of the objects that programs hold.
 //!
 //! A kernel knows objects by numbers and refuses those it does not know. Here a program names them
 //! by pointers, so verbs off the data path look up what they are given before they look at it: a
@@ -22,7 +22,7 @@ use crate::fork::Generation;
 #[derive(Debug)]
 struct Registry {
     generation: Generation,
-    /// Where they are, and what they are.
+    /// Objects by address.
     objects: Mutex<Objects>,
     parent: Option<&'static Self>,
 }
@@ -90,7 +90,7 @@ pub(crate) fn add<T: 'static, C>(at: *const C) {
     insert(at, Entry { kind: TypeId::of::<T>(), of: None });
 }
 
-/// The same of what belongs to an open device, and is dropped so when that is closed.
+/// Adds an object that belongs to an open device, and is dropped so when that is closed.
 pub(crate) fn add_to<T: 'static, C>(context: *const ibv_context, at: *const C, drop_at: DropAt) {
     insert(at, Entry { kind: TypeId::of::<T>(), of: Some((context.addr(), drop_at)) });
 }
@@ -124,7 +124,7 @@ pub(crate) fn hold() -> Held {
     Held { _objects: lock(&Registry::current().objects) }
 }
 
-/// What keeps them from it.
+/// Lock that keeps other threads from the registry.
 pub(crate) struct Held {
     _objects: MutexGuard<'static, Objects>,
 }

@@ -23,8 +23,8 @@ const SMALL_COUNT: usize = 1024;
 const LARGE: usize = 8192;
 const LARGE_COUNT: usize = 64;
 
-/// How much the system must be able to give before something new is created while the reserve is in
-/// use.
+/// Number of bytes that the system must be able to give before an object is created while the
+/// reserve is in use.
 const PROBE: usize = 64 << 10;
 
 /// The allocator of this library.

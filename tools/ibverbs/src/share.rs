@@ -25,7 +25,7 @@ use crate::mr::Mr;
 use crate::object::Object;
 use crate::pd::Pd;
 
-/// What a program can ask for by its number, and of which device it is.
+/// Objects that a program can look up by number, with their devices.
 #[derive(Debug)]
 pub(crate) struct Shared<T>(Mutex<BTreeMap<u32, T>>);
 
@@ -56,8 +56,8 @@ pub(crate) static MRS: Shared<(&'static Device, MrHandle, usize)> = Shared::new(
 /// Memory of devices' own.
 pub(crate) static DMS: Shared<(&'static Device, Buffer)> = Shared::new();
 
-/// What several objects of a program may stand for: each by its key, with how many do. It goes with
-/// the last of them.
+/// Objects that several objects of a program may stand for: each by its key, with the number of
+/// those. It goes with the last of them.
 #[derive(Debug)]
 pub(crate) struct Counted<K, T>(Mutex<BTreeMap<K, (T, u32)>>);
 
@@ -99,7 +99,7 @@ impl<K: Ord, T: Clone> Counted<K, T> {
 /// Open devices, each by the file that its descriptor stands for.
 static OPEN: Mutex<Vec<(File, &'static Device)>> = Mutex::new(Vec::new());
 
-/// What can be found by its number, while a thread forks.
+/// Locks of these tables, while a thread forks.
 pub(crate) struct Held {
     _open: MutexGuard<'static, Vec<(File, &'static Device)>>,
     _pds: MutexGuard<'static, BTreeMap<u32, (&'static Device, PdHandle)>>,
@@ -188,7 +188,7 @@ unsafe extern "C" fn ibv_import_device(fd: c_int) -> *mut ibv_context {
     })
 }
 
-/// What was asked for must be of the device that it is asked of.
+/// Checks that an object is of the device on which it is looked up.
 fn same_device(context: &Context, device: &'static Device) -> Result<()> {
     if std::ptr::eq(context.device, device) { Ok(()) } else { Err(Failed(libc::ENOENT)) }
 }

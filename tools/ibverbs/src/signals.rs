@@ -124,7 +124,7 @@ unsafe extern "C" fn old_pthread_sigmask(
     done
 }
 
-/// If a mask was set, threads look at theirs again.
+/// Has threads check their masks anew, if a mask was set.
 fn changed(set: *const sigset_t) {
     if !set.is_null() {
         masks_changed();

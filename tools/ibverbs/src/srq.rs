@@ -28,7 +28,7 @@ pub(crate) struct Srq {
     pub(crate) handle: SrqHandle,
     kind: SrqType,
     routes: Arc<Routes>,
-    /// What happened to it, as the context told.
+    /// Number of its asynchronous events that the context reported.
     pub(crate) events: Acks,
 }
 

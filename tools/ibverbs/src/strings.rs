@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use roce::verbs::{EventType, NodeType, PortState, WcStatus};
 
-/// What C gets for an unknown number.
+/// Text for an unknown number.
 const UNKNOWN: &std::ffi::CStr = c"unknown";
 
 /// The texts of an enumeration, by number, for C.
@@ -48,12 +48,12 @@ macro_rules! texts {
 }
 
 texts! {
-    /// Why a work request ended, in words.
+    /// Text of a completion status.
     ibv_wc_status_str(c_uint) of WcStatus;
-    /// What happened, in words.
+    /// Text of an event type.
     ibv_event_type_str(c_uint) of EventType;
-    /// What a device is, in words.
+    /// Text of a node type.
     ibv_node_type_str(c_int) of NodeType;
-    /// How a port is, in words.
+    /// Text of a port state.
     ibv_port_state_str(c_uint) of PortState;
 }

@@ -21,7 +21,7 @@ use crate::env;
 /// The longest file that is read.
 const FILE_MAX: usize = 4096;
 
-/// Where sysfs is.
+/// Returns the mount point of sysfs.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
@@ -84,7 +84,7 @@ fn soft_file(device: &Device, path: &str, rest: &str) -> Result<String> {
 }
 
 impl Device {
-    /// What its files say: what its NIC says while it is open, and else what it will be.
+    /// Returns the contents of its files: as of its NIC while it is open, and else as it will be.
     pub(crate) fn files(&self) -> DeviceFiles {
         let mut files = DeviceFiles::of_spec(&self.spec, &self.name, self.number());
         files.guid = Guid(self.guid().to_ne_bytes());
@@ -119,7 +119,7 @@ pub(crate) fn refresh() {
     }
 }
 
-/// What this process wrote last into a directory that is named for its content, and where that is.
+/// Tree that this process wrote last into a directory that is named for its content, and its path.
 /// Each file is read before it is written, which takes hundreds of system calls; a program opens
 /// its devices more than once.
 static WRITTEN: Mutex<Option<(Tree, PathBuf)>> = Mutex::new(None);

@@ -1,4 +1,4 @@
-//! What soft NICs do not do: each function is there and says so.
+//! Functions that soft NICs do not support: each returns an error that says so.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;

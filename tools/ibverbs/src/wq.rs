@@ -28,7 +28,7 @@ use crate::post;
 /// The largest table, as a power of two.
 const TABLE_MAX: u32 = 10;
 
-/// What soft NICs with raw packets can spread.
+/// RSS capabilities of soft NICs with raw packets.
 pub(crate) const CAPS: ibv_rss_caps = ibv_rss_caps {
     supported_qpts: 1 << QpType::RawPacket as u32,
     max_rwq_indirection_tables: 1 << 16,
@@ -43,7 +43,7 @@ pub(crate) struct Wq {
     c: UnsafeCell<ibv_wq>,
     pub(crate) nic: Arc<SoftNic>,
     pub(crate) handle: WqHandle,
-    /// How many places of tables it has.
+    /// Number of entries of indirection tables that refer to it.
     places: AtomicU32,
 }
 
@@ -182,7 +182,7 @@ pub(crate) unsafe extern "C" fn destroy_table(table: *mut ibv_rwq_ind_table) -> 
     })
 }
 
-/// How a queue pair shall spread what it receives, if it shall.
+/// Returns the RSS configuration of a queue pair, if it has one.
 ///
 /// # Safety
 ///

@@ -32,7 +32,7 @@ use crate::object::{Object, given};
 use crate::post::{SgeRoom, aligned_list};
 use crate::qp::Qp;
 
-/// What a program may want to send by calls of its own, and what that is called elsewhere.
+/// Operations that a program may send by calls of its own, with their opcodes.
 const OPERATIONS: [(u64, WrOpcode); 12] = [
     (IBV_QP_EX_WITH_RDMA_WRITE, WrOpcode::RdmaWrite),
     (IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, WrOpcode::RdmaWriteWithImm),
@@ -56,8 +56,8 @@ pub(crate) fn check(kind: QpType, wanted: u64) -> Result<()> {
     if wanted & !able == 0 { Ok(()) } else { Err(Failed::EOPNOTSUPP) }
 }
 
-/// How much inline data requests must have room for that a program gives their bytes and not where
-/// they are.
+/// Returns the length of inline data for which requests must have room if a program passes their
+/// bytes instead of addresses.
 pub(crate) fn inline_needed(wanted: u64) -> u32 {
     if wanted & IBV_QP_EX_WITH_ATOMIC_WRITE == 0 { 0 } else { ATOMIC_BYTES }
 }
@@ -89,7 +89,7 @@ pub(crate) const CALLS: ibv_qp_ex = ibv_qp_ex {
     ..ibv_qp_ex::zeroed()
 };
 
-/// Where the data of a request are, among those of all.
+/// Location of a request's data, among those of all.
 #[derive(Clone, Debug)]
 enum Place {
     Gather(Range<usize>),
@@ -118,7 +118,7 @@ impl Request {
     }
 }
 
-/// What a program has said so far.
+/// Requests of a program that is between start and complete.
 #[derive(Debug, Default)]
 struct Building {
     /// Whether a thread is building requests.
@@ -318,7 +318,7 @@ unsafe extern "C" fn bind_mw(
     unsafe { request(qp, bind) };
 }
 
-/// Where a datagram goes.
+/// Sets the destination of a datagram.
 unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
     // SAFETY: the program says that it is one.
     change(unsafe { Qp::of(qp) }, |_, building| {
@@ -330,7 +330,7 @@ unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, 
     });
 }
 
-/// To which shared receive queue of the peer it goes.
+/// Sets the shared receive queue of the peer.
 unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
     // SAFETY: the program says that it is one.
     change(unsafe { Qp::of(qp) }, |_, building| {

@@ -46,7 +46,7 @@ pub(crate) struct Receiver {
     pub(crate) own_pd: Option<PdHandle>,
 }
 
-/// What a program holds of a domain.
+/// Structure that a program holds of a domain.
 #[repr(C)]
 pub(crate) struct Xrcd {
     c: UnsafeCell<ibv_xrcd>,

@@ -15,7 +15,7 @@ fn device_file_behaves_as_the_kernels() {
     assert_eq!(said, "fine\n");
 }
 
-/// In a network of its own: what is at 127.0.0.1 of this host does not count.
+/// Runs in a network of its own: what is at 127.0.0.1 of this host does not count.
 #[test]
 fn loopback_and_unspecified_addresses_are_as_on_linux() {
     let program = common::compiled_with("cm_local.c", &["-lrdmacm", "-libverbs"]);

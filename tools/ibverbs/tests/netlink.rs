@@ -7,7 +7,7 @@ mod common;
 
 const DEVICES: &str = "udp:127.9.66.1 mlx5_0=udp:127.9.66.2";
 
-/// What iproute2's `rdma` prints with the library preloaded, as `roce run` does.
+/// Returns the output of iproute2's `rdma` with the library preloaded, as `roce run` does.
 fn rdma(words: &[&str]) -> String {
     let mut command = Command::new("rdma");
     command.args(words).env("LD_PRELOAD", common::library().join("libibverbs.so.1"));

@@ -170,7 +170,7 @@ fn pingpong(program: &str, arguments: &[&str], port: u16) {
     pingpong_of(&|device| common::stock(program, device), &arguments, port);
 }
 
-/// The same, of a command that is made for a device. Each pair has addresses of its own.
+/// Runs a pingpong of a command that is made for a device. Each pair has addresses of its own.
 fn pingpong_of(program: &dyn Fn(&str) -> Command, arguments: &[&str], port: u16) {
     let port_text = port.to_string();
     let side = |device: &str| {

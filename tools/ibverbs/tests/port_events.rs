@@ -1,5 +1,5 @@
-//! What programs hear of a port whose interface changes: rdma-core's `ibv_asyncwatch` on a veth of
-//! the test's own.
+//! Events of a port whose interface changes: rdma-core's `ibv_asyncwatch` on a veth of the test's
+//! own.
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
 mod common;

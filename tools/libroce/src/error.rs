@@ -61,7 +61,7 @@ impl Code {
     }
 }
 
-/// Why a call failed: its number, and a line for people.
+/// Failure of a call: its number, and a line for people.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: Code,

@@ -15,7 +15,7 @@ const SLOTS_MAX: usize = 1 << 16;
 /// Bits of the number of a slot. The generation stands above them.
 const SLOT_BITS: u32 = 24;
 
-/// What a program has of an object. Zero is none.
+/// Handle that a program has of an object. Zero is none.
 pub(crate) type Handle = i64;
 
 /// Declares the kinds of objects.

@@ -18,7 +18,7 @@ use super::handles::Handle;
 const OK: i32 = 0;
 const ERR: i32 = -1;
 
-/// What C has of a connection or a listener: a handle as a pointer, which points nowhere.
+/// Type that C has of a connection or a listener: a handle as a pointer, which points nowhere.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Opaque([u8; 0]);

@@ -8,7 +8,7 @@ use crate::log::Direction;
 use crate::packet::Packet;
 use crate::random::Random;
 
-/// What happens with a packet. One fault at most, and delay and mark beside it.
+/// Effect on a packet. One fault at most, and delay and mark beside it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Effect {
     /// Name of the fault that drops it.
@@ -21,12 +21,12 @@ pub(crate) struct Effect {
     pub(crate) marked: bool,
 }
 
-/// How a packet is held back.
+/// Condition that ends the holding back of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reordering {
-    /// Until so many others of its direction have passed.
+    /// The number of other packets of its direction that must have passed.
     Packets(u32),
-    /// For a time.
+    /// A time.
     Time(Duration),
 }
 
@@ -58,12 +58,12 @@ enum Kind {
     Cut(Duration, Option<Duration>),
 }
 
-/// When a fault that is for some packets only happens.
+/// Packets to which a fault applies that is for some only.
 #[derive(Clone, Debug)]
 enum Trigger {
     Always,
     Chance(f64),
-    /// By number among the selected packets, from 1.
+    /// Packets by number among the selected ones, from 1.
     Index(BTreeSet<u64>),
 }
 

@@ -10,9 +10,9 @@ use crate::packet::Packet;
 /// Direction of a packet through the middlebox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Direction {
-    /// From the first interface to the second.
+    /// First interface to second.
     There,
-    /// From the second interface to the first.
+    /// Second interface to first.
     Back,
 }
 

@@ -68,18 +68,18 @@ enum Message {
     Write { va: u64, rkey: RKey, left: u32, total: u32 },
 }
 
-/// Why a request is not executed.
+/// Reason for which a request is not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// No receive work request is posted.
     NotReady,
-    /// It is NAKed; a receive work request that it took completes with this status.
+    /// The request is NAKed; a receive work request that it took completes with this status.
     Nak(NakCode, WcStatus),
-    /// It fails here without a NAK.
+    /// The request fails here without a NAK.
     Silent(WcStatus),
-    /// Too many responses are pending: it is dropped.
+    /// Too many responses are pending: the request is dropped.
     Backlog,
-    /// It was executed, but its completion was lost: the completion queue overran.
+    /// The request was executed, but its completion was lost: the completion queue overran.
     CqOverrun,
 }
 

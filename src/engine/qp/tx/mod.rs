@@ -38,9 +38,9 @@ use crate::wire::{Msn, Psn};
 /// the MSNs of one that does not are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PeerMsn {
-    /// Nothing is acknowledged yet.
+    /// No request is acknowledged yet.
     Unknown,
-    /// It counts: a response with an impossible MSN is not from the peer.
+    /// The peer counts: a response with an impossible MSN is not from the peer.
     Counts,
     Ignored,
 }
@@ -71,7 +71,7 @@ pub(in crate::engine) struct Tx {
     recovering: bool,
     /// Packets that were acknowledged since the last loss; `u32::MAX` before the first.
     since_loss: u32,
-    /// How often the retransmission timeout is doubled.
+    /// Number of times the retransmission timeout is doubled.
     rto_backoff: u8,
     /// Whether the peer has responded since the last timeout.
     peer_alive: bool,
@@ -88,16 +88,16 @@ pub(in crate::engine) struct Tx {
     /// Whether an event is raised when it has: `en_sqd_async_notify`.
     notify_drained: bool,
     timer: Timer,
-    /// What is in flight, within the peer window.
+    /// Bytes in flight, within the peer window.
     credit: FlowCredit,
 }
 
 /// Result of an attempt to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Step {
-    /// Something was sent or executed; there may be more.
+    /// A packet was sent or a request executed; there may be more.
     Done,
-    /// Nothing can be sent until something else happens.
+    /// No packet can be sent until another event.
     Blocked,
 }
 

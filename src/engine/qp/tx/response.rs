@@ -1,4 +1,4 @@
-//! What ACKs, NAKs and READ responses complete.
+//! Completion of requests by ACKs, NAKs and READ responses.
 //!
 //! Responses are matched by PSN alone. Every response is cumulative: it says that everything before
 //! it has been executed. If a READ or atomic before it still lacks its own response, that response
@@ -15,10 +15,10 @@ use crate::verbs::{WcStatus, WrOpcode};
 use crate::wire::aeth::{Answer, Credits, NakCode};
 use crate::wire::{Msn, Operation, Packet, Position, Psn};
 
-/// What a response means for sending.
+/// Consequence of a response for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum ResponseOutcome {
-    /// It changed nothing.
+    /// The response changed nothing.
     Ignored,
     /// The queue pair may have something to send now.
     MaySend,
@@ -28,7 +28,7 @@ pub(in super::super) enum ResponseOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
     Acknowledged,
-    /// Something must be retransmitted first.
+    /// Packets before it must be retransmitted first.
     Missing,
 }
 

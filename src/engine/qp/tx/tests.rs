@@ -64,7 +64,7 @@ fn ack_completes_everything_before_it() {
     assert_eq!((sender.tx.una(), sender.tx.next_psn()), (Psn::new(102), Psn::new(103)));
 }
 
-/// Of responses that were never asked for, nothing is believed.
+/// Responses that were never requested have no effect.
 #[test]
 fn ack_of_an_unsent_psn_is_ignored() {
     let mut sender = Sender::new();

@@ -1,4 +1,4 @@
-//! Which packet is sent next.
+//! Selection of the next packet to send.
 
 use super::super::super::env::Env;
 use super::super::super::keys::{Bind, Refusal};

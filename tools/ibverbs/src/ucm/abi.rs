@@ -31,7 +31,7 @@ pub(super) type SockAddrIn6 = [u8; 28];
 pub(super) type SockAddrStorage = [u8; 128];
 
 structures! {
-    /// What every command begins with.
+    /// Header of every command.
     Header, 8 { command: u32, body_len: u16, answer_len: u16 }
 
     CreateId, 24 { uid: u64, response: u64, space: u16, qp_type: u8, reserved: [u8; 5] }
@@ -128,7 +128,7 @@ structures! {
         device_index: u32,
         reserved_too: u32,
     }
-    /// What `path_count` entries of [`PathData`] follow.
+    /// Answer that `path_count` entries of [`PathData`] follow.
     QueryPathAnswer, 8 { path_count: u32, reserved: u32 }
     /// A path, as it is also given to option IB_PATH: its record as in a MAD.
     PathData, 72 { flags: u32, reserved: u32, record: PathRecordBytes }
@@ -148,7 +148,7 @@ structures! {
         pkey: [u8; 2],
         /// Twelve bits, four bits.
         qos_class_sl: [u8; 2],
-        /// Of each of these a selector in two bits, a value in six.
+        /// MTU, rate and life time: each a selector in two bits, a value in six.
         mtu: u8,
         rate: u8,
         life_time: u8,

@@ -15,9 +15,9 @@ const SOCKADDR_IN6_LEN: usize = 28;
 /// An address of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Address {
-    /// Of IP.
+    /// An IP address.
     Ip(SocketAddr),
-    /// Of InfiniBand: no device here has one but the wildcard.
+    /// An InfiniBand address: no device here has one but the wildcard.
     Ib([u8; SOCKADDR_IB_LEN]),
 }
 
@@ -46,7 +46,7 @@ impl Address {
         }
     }
 
-    /// The same, of which the program also says how long it is.
+    /// Reads an address whose length the program says too.
     pub(super) fn read_sized(bytes: &[u8], len: u16) -> Result<Self> {
         let address = Self::read(bytes)?;
         let family = u16::from_ne_bytes(part(bytes, 0)?);
@@ -55,7 +55,7 @@ impl Address {
         if usize::from(len) == expected { Ok(address) } else { Err(Failed::EINVAL) }
     }
 
-    /// How long its structure is.
+    /// Returns the length of its structure.
     fn len(&self) -> usize {
         match self {
             Self::Ip(SocketAddr::V4(_)) => 16,

@@ -22,7 +22,7 @@ use crate::share::File;
 #[derive(Debug)]
 pub(super) struct Channel {
     pub(super) id: ChannelId,
-    /// What all copies of its descriptor stand for.
+    /// File that all copies of its descriptor stand for.
     pub(super) file: File,
     write_end: OwnedFd,
     /// Whether a byte was written to the pipe and not drained. It changes with the manager locked.
@@ -226,7 +226,7 @@ impl Watcher {
     }
 }
 
-/// What the thread does, for as long as the process is there.
+/// Runs the thread, for as long as the process is there.
 fn watch(epoll: RawFd) {
     const BATCH: usize = 16;
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
@@ -253,11 +253,11 @@ pub(super) enum Target {
     Channel(ChannelId),
     /// One that a parent opened: it is refused.
     Inherited,
-    /// Another file.
+    /// A file of another kind.
     Other,
 }
 
-/// What a descriptor stands for, by asking the kernel.
+/// Returns the file that a descriptor stands for, by asking the kernel.
 pub(super) fn target(fd: c_int) -> Target {
     caught(|| Ok(find_target(fd))).unwrap_or(Target::Other)
 }

@@ -25,7 +25,7 @@ use crate::call::{Attempt, Failed, Result};
 use crate::events::lock;
 use crate::kern::KernQpAttr;
 
-/// What a command does, and whether that is done.
+/// Function of a command, which says whether it is done.
 type Handler = fn(&Call<'_>) -> Result<Attempt>;
 
 /// The commands, by number. GET_OPTION was never implemented.
@@ -62,12 +62,12 @@ const BODY_MAX: usize = size_of::<abi::Accept>();
 pub(super) struct Call<'a> {
     pub(super) process: &'static Process,
     pub(super) channel: &'a Arc<Channel>,
-    /// What it was written to.
+    /// Descriptor that it was written to.
     pub(super) fd: c_int,
     /// Whether it has just waited for the descriptor.
     pub(super) has_waited: bool,
     body: &'a [u8],
-    /// How much room there is for an answer.
+    /// Length of the room for an answer.
     pub(super) answer_len: usize,
 }
 
@@ -143,7 +143,7 @@ impl Call<'_> {
         own_id(manager, self.channel.id, number)
     }
 
-    /// The same, which must have a device.
+    /// Returns the id, which must have a device.
     fn id_with_device(&self, manager: &Manager, number: u32) -> Result<CmId> {
         let id = self.id(manager, number)?;
         manager.device_of(id).map(|_| id).ok_or(Failed::EINVAL)
@@ -321,7 +321,7 @@ fn ece_of(ece: &abi::Ece) -> Ece {
     Ece { vendor_id: ece.vendor_id, options: ece.options }
 }
 
-/// What a program says of its side of a connection.
+/// Converts the parameters of a program's side of a connection.
 fn conn_param(param: &abi::ConnParam, ece: Ece) -> Result<ConnParam<'_>> {
     let private_data = param.private_data.get(..param.private_data_len.into());
     Ok(ConnParam {
@@ -504,7 +504,7 @@ fn join_multicast(call: &Call<'_>) -> Result<Attempt> {
     join(call, command.id, address, mode, command.uid, command.response)
 }
 
-/// What Linux says to a group of another family; the C library has no name for it.
+/// Error number of Linux for a group of another family; the C library has no name for it.
 const ENOTSUPP: c_int = 524;
 
 fn join(

@@ -1,4 +1,4 @@
-//! What is known of descriptors without asking the kernel.
+//! Cache of descriptors, which saves asking the kernel.
 //!
 //! A program closes a descriptor, or makes it a copy of another, by functions that this library
 //! stands in front of ([`interpose`](super::interpose)), or behind its back: by a system call, or
@@ -16,20 +16,20 @@ use crate::fork::Generation;
 /// Descriptors beyond this number are always looked at.
 const DESCRIPTORS_MAX: usize = 1 << 20;
 
-/// Of descriptors beyond this number, the channel is not remembered.
+/// Maximum number of a descriptor whose channel is remembered.
 const REMEMBERED_MAX: usize = 1 << 12;
 
 /// The entry of a descriptor whose channel is not known.
 const UNKNOWN: u64 = u64::MAX;
 
-/// Which descriptors may be channels, and which channel they are.
+/// Descriptors that may be channels, and their channels.
 pub(super) struct Descriptors {
     /// A bit for each that was a channel, until a look at it finds that it is none any more. Other
     /// descriptors cost `write` one look here.
     candidates: FdSet<{ DESCRIPTORS_MAX / 64 }>,
     /// The generation of the process and the channel, or [`UNKNOWN`].
     channels: [AtomicU64; REMEMBERED_MAX],
-    /// How often descriptors were closed.
+    /// Number of times descriptors were closed.
     closes: AtomicU64,
 }
 
@@ -63,8 +63,8 @@ impl Descriptors {
         self.candidates.remove(fd);
     }
 
-    /// How often descriptors were closed: to be asked before the kernel is asked what
-    /// [`remember`](Self::remember) is told.
+    /// Returns the number of times descriptors were closed: to be read before the kernel is asked
+    /// what [`remember`](Self::remember) is told.
     pub(super) fn closes(&self) -> u64 {
         self.closes.load(Ordering::SeqCst)
     }

@@ -13,7 +13,7 @@ use crate::call::{Attempt, Failed, Result};
 use crate::events::lock;
 use crate::kern::KernAhAttr;
 
-/// How often a thread that waits for an event looks again while the process exits.
+/// Interval at which a thread that waits for an event checks again while the process exits.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Takes the oldest event of the channel. Without one, the program waits, unless its descriptor

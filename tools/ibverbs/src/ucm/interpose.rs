@@ -55,7 +55,7 @@ pub(crate) fn resolve() {
     }
 }
 
-/// This library's function in front of one of the C library's.
+/// Returns this library's function in front of one of the C library's.
 pub(super) fn function(name: &CStr) -> Option<*mut c_void> {
     let function: *const () = match name.to_bytes() {
         b"open" => old_open as *const (),

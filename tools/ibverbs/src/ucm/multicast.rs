@@ -13,9 +13,9 @@ use crate::call::{Failed, Result};
 pub(super) struct Membership {
     pub(super) id: CmId,
     pub(super) group: IpAddr,
-    /// What the program knows it by.
+    /// Identifier that the program gave it.
     uid: u64,
-    /// How many of its events the program took.
+    /// Number of its events that the program took.
     pub(super) events_reported: u32,
 }
 

@@ -13,7 +13,7 @@ use roce::time::Instant;
 /// The UDP port of RoCEv2 (4791), as the kernel's tables of sockets write it.
 const PORT: &str = "12B7";
 
-/// For how long an address that a NIC was at is not looked at.
+/// Time for which an address that a NIC was at is not checked.
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
 
 /// The most addresses that are remembered.

@@ -19,7 +19,7 @@ use crate::kern::KernPathRec;
 /// A selector of path records: exactly this value.
 const EXACTLY: u8 = 2;
 
-/// What the queries tell of an id.
+/// Facts about an id that queries return.
 struct Seen {
     node_guid: u64,
     device_index: u32,

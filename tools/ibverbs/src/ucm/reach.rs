@@ -13,7 +13,7 @@ use std::{ptr, slice};
 
 use super::interpose;
 
-/// How the file of librdmacm is called; a program may bring a copy whose name goes on otherwise.
+/// Beginning of librdmacm's file name; a program may bring a copy whose name goes on otherwise.
 const LIBRARY: &str = "librdmacm";
 
 // Tags of `elf.h` in a dynamic section.
@@ -156,7 +156,7 @@ impl<'a> Loaded<'a> {
         table.find(|entry| entry.tag == tag).map(|entry| entry.value)
     }
 
-    /// Its relocations in the table with this address and this length.
+    /// Returns the relocations in the table with this address and this length.
     fn relocations(&self, at: i64, len: i64) -> &'a [Rela] {
         let (Some(at), Some(len)) = (self.dynamic(at), self.dynamic(len)) else { return &[] };
         let first = ptr::with_exposed_provenance::<Rela>(at);

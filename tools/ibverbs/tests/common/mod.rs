@@ -61,7 +61,7 @@ pub(crate) fn compiled_library(name: &str) -> PathBuf {
     library
 }
 
-/// What a program of Debian's package `package` said, if it was successful.
+/// Returns the output of a program of Debian's package `package`, if it was successful.
 pub(crate) fn said(command: &mut Command, package: &str) -> String {
     let output = command.output();
     let Output { status, stdout, stderr } =

@@ -45,7 +45,7 @@ pub(crate) struct RdmaConn {
 pub(super) enum Side {
     /// The program frees it.
     Client,
-    /// It is freed when it has ended.
+    /// The server's side, which is freed when it has ended.
     Server,
 }
 
