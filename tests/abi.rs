@@ -23,7 +23,7 @@ use roce::verbs::{
     SrqAttrMask, SrqType, TransportType, WcFlags, WcOpcode, WcStatus, WrOpcode,
 };
 
-/// What the compiler is asked to include.
+/// Headers that the compiler includes.
 const HEADERS: &str = "#include <stdio.h>\n#include <stddef.h>\n#include <time.h>\n#include <infiniband/verbs.h>\n\
                        #include <rdma/rdma_cma.h>\n";
 
@@ -89,7 +89,7 @@ fn structures_and_numbers_are_those_of_the_installed_header() {
     println!("{} sizes, offsets and numbers; the header lacks {missing:?}", questions.len());
 }
 
-/// How large the structure is and where its fields are, as far as the header has them.
+/// Asks for the size of the structure and the offsets of its fields, as far as the header has them.
 fn ask_layout(layout: &Layout, known: &mut impl FnMut(&str) -> bool, to: &mut Vec<Question>) {
     let Layout { c_name, path, .. } = *layout;
     let (_, plain) = c_name.split_once(' ').unwrap();

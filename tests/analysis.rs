@@ -15,7 +15,7 @@ use roce::decode::Decoder;
 use roce::wire::aeth::NakCode;
 use roce::wire::{Opcode, Qpn, ROCE_PORT, Service};
 
-/// Everything that an analysis tells.
+/// Recorder of the analysis' output.
 #[derive(Default)]
 struct Recorder {
     packets: Vec<(PacketFacts, PacketNote)>,
@@ -56,7 +56,7 @@ fn analyze(path: impl AsRef<Path>) -> (Report, Recorder) {
 /// A completion of a log: operation, length, status.
 type Completion = (String, u64, String);
 
-/// What a program's log says of its completions: `client wc WR_ID STATUS op OPCODE len BYTES`.
+/// Parses the completions in a program's log: `client wc WR_ID STATUS op OPCODE len BYTES`.
 fn completions(log: &str) -> Vec<Completion> {
     let lines = log.lines().filter(|line| line.starts_with("client wc"));
     lines

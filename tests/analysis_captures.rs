@@ -15,7 +15,7 @@ use roce::decode::Decoder;
 use roce::wire::aeth::NakCode;
 use roce::wire::{Gid, Psn, ROCE_PORT, Service};
 
-/// What the analysis told.
+/// Output of the analysis.
 #[derive(Default)]
 struct Told {
     messages: Vec<Message>,
@@ -98,7 +98,7 @@ fn status(message: &Message) -> u32 {
     }
 }
 
-/// How many messages of each operation, size and outcome.
+/// Counts messages by operation, size and outcome.
 fn counts<'m>(
     messages: impl IntoIterator<Item = &'m Message>,
 ) -> BTreeMap<(&'static str, u64), u64> {

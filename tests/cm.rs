@@ -444,8 +444,7 @@ fn a_dreq_keeps_its_queue_pair_in_front_of_a_reserved_byte() {
     assert_eq!(dreq.emit().as_bytes()[..], bytes);
 }
 
-/// Where private data begin in a MAD and how long they are, for each message: `(type, attribute,
-/// offset, length)`.
+/// Private data of each message: `(type, attribute, offset, length)`.
 macro_rules! private_data {
     ($(($message:ident, $attribute:literal, $offset:literal, $len:literal)),* $(,)?) => {$({
         let mut repr = view::<$message>(&[0; 232], 0).unwrap().repr();

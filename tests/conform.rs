@@ -46,7 +46,7 @@ impl Drop for Scratch {
     }
 }
 
-/// What a run prints, and how it ends.
+/// Runs a command: exit status, standard output, standard error.
 fn conform(args: &[&str]) -> (i32, String, String) {
     let output = roce(&[&["conform"], args].concat());
     let text = |bytes| String::from_utf8(bytes).unwrap();

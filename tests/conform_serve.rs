@@ -14,7 +14,7 @@ use process::{Child, Command};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// How long anything may take on a machine that is busy.
+/// Time limit of any step on a machine that is busy.
 const LONG: Duration = Duration::from_secs(60);
 
 /// A server that ends with the test, and what it says.
@@ -127,7 +127,7 @@ impl Client {
         self.lines.read_to_end(&mut Vec::new()).map_or_else(|error| !is_late(&error), |_| true)
     }
 
-    /// What the server makes of an instance.
+    /// Returns the server's outcome of an instance.
     fn outcome_of(&mut self, instance: &Value) -> String {
         self.say(&json!({"begin": {"instance": instance, "play": "responder"}}));
         loop {
@@ -157,7 +157,7 @@ fn instance(changes: &Value) -> Value {
 /// Address that clients connect from.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(127, 0, 74, 9);
 
-/// How the objects of a client are called.
+/// Returns numbers, addresses and keys of a client's objects.
 fn reach(last: u8, len: u64) -> Value {
     let gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 127, 0, 74, last];
     json!({"reach": {
@@ -248,7 +248,7 @@ fn client_that_is_gone_does_not_wait_for_the_device() {
     );
 }
 
-/// What is wrong with an instance is told, and the next one is played.
+/// Errors in an instance are reported, and the next one is played.
 fn unsound_instances_are_refused(server: &Server) {
     let mut client = server.greeted();
     let buffers: Vec<Value> =

@@ -118,7 +118,7 @@ fn file_that_is_all_damage_does_not_flood_the_terminal() {
     }
 }
 
-/// How many frames of `rxe_all_ops.pcap` pass each of these filters.
+/// Returns the number of frames of `rxe_all_ops.pcap` that pass each of these filters.
 fn passing<const N: usize>(filters: [&str; N]) -> [usize; N] {
     let filters = filters.map(|filter| Filter::parse(filter).unwrap());
     let file = testdata("captures").join("rxe_all_ops.pcap");
@@ -207,7 +207,7 @@ fn has_tshark() -> bool {
     Command::new("tshark").arg("--version").output().is_ok()
 }
 
-/// What a program that reads captures says of one; its remarks aside, it must have no complaint.
+/// Returns the output of a program that reads a capture, and must have no complaint.
 fn read_by(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().unwrap();
     assert!(output.status.success(), "{program} {args:?}: {output:?}");

@@ -52,7 +52,7 @@ fn the_demo_shows_every_operation_and_keeps_its_packets() {
     assert_eq!(services, BTreeSet::from(all));
 }
 
-/// In each scene the first packet is a request, and no acknowledgement stands before the packet
+/// The first packet of each scene is a request, and no acknowledgement stands before the packet
 /// that it acknowledges.
 #[test]
 fn demo_shows_requests_before_their_answers() {

@@ -28,7 +28,7 @@ fn flows(columns: &str, args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// What a run prints that finds something.
+/// Returns the output of a run with findings.
 fn found(columns: &str, args: &[&str]) -> String {
     let output = flows(columns, args);
     let errors = String::from_utf8(output.stderr).unwrap();
@@ -36,7 +36,7 @@ fn found(columns: &str, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What a run says that cannot be done.
+/// Returns the message of a run that cannot be done.
 fn refused(args: &[&str]) -> String {
     let output = flows("80", args);
     assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");

@@ -210,7 +210,7 @@ impl<'a> Flips<'a> {
         at + 8
     }
 
-    /// Of the BTH one byte is not covered: FECN, BECN and six reserved bits.
+    /// Flips the bits of a BTH, of which one byte is not covered: FECN, BECN and six reserved bits.
     fn bth(&mut self, at: usize) {
         self.bytes(at + 4..at + 5, Self::OK);
     }

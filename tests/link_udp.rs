@@ -57,7 +57,7 @@ fn batch(path: &Path, packets: &[Vec<u8>]) -> Batch {
     batch
 }
 
-/// What was received, as far as a test wants to know.
+/// A received packet, as far as a test needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Got {
     source: Gid,

@@ -1,4 +1,4 @@
-//! What is often told wrongly of RoCE, and how it is.
+//! Common misconceptions about RoCE, and the facts.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use roce::verbs::{

@@ -83,8 +83,8 @@ fn every_opcode_has_the_headers_that_others_give_it() {
     assert_eq!(Headers::all().layers().count(), 10);
 }
 
-/// Where tshark 4.0 and the crate differ: the opcode, what tshark calls it, what the crate calls
-/// it, and why.
+/// Differences between tshark 4.0 and the crate: the opcode, tshark's name, the crate's name, and
+/// the reason.
 #[rustfmt::skip]
 const DIFFERENCES: [(u8, Option<&str>, Option<&str>, &str); 9] = [
     (0x15, Some("RC_RESERVED"), None, "tshark names a value that is reserved"),

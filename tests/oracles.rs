@@ -1,4 +1,4 @@
-//! Everything below the BTH, as three other parsers see it: etherparse, smoltcp and pnet judge
+//! Headers below the BTH, as three other parsers see them: etherparse, smoltcp and pnet judge
 //! captured frames, frames that they built themselves, and frames that the crate built.
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
@@ -34,7 +34,7 @@ use smoltcp::wire::{
 mod common;
 use common::{captured_frames, recipes};
 
-/// What stands below the BTH, in words that every parser can fill in.
+/// Headers below the BTH, in terms that every parser can fill in.
 #[derive(Clone, Debug, PartialEq)]
 struct Below {
     /// Destination, then source.

@@ -188,7 +188,7 @@ const PRINTERS: &[&[&str]] = &[
 /// A server on loopback, until it is dropped.
 struct Server {
     _child: Child,
-    /// Its address and TCP port.
+    /// Address and TCP port.
     host: String,
 }
 
@@ -214,7 +214,7 @@ impl Server {
         Self { _child: child, host: format!("{address}:{}", port.unwrap()) }
     }
 
-    /// Its address and its TCP port, apart.
+    /// Returns the address and the TCP port, apart.
     fn parts(&self) -> (&str, &str) {
         self.host.split_once(':').unwrap()
     }

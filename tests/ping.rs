@@ -15,10 +15,10 @@ use process::{Child, Command};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// How long anything may take on a machine under load.
+/// Time limit of any step on a machine under load.
 const LONG: Duration = Duration::from_secs(60);
 
-/// What a program says, while it runs.
+/// Output of a program, while it runs.
 #[derive(Clone, Default)]
 struct Said(Arc<Mutex<String>>);
 

@@ -87,7 +87,7 @@ fn expected_layers(recipe: &Recipe) -> Vec<(Layer, usize)> {
     layers
 }
 
-/// Everything below the BTH of a frame that was emitted is what the recipe says.
+/// Checks that the headers below the BTH of an emitted frame are those of the recipe.
 fn check_carrier(recipe: &Recipe, bytes: &[u8]) -> Result<(), TestCaseError> {
     let frame = parse(recipe, bytes);
     let (encapsulation, inner) = match recipe.network {
@@ -118,7 +118,8 @@ fn check_carrier(recipe: &Recipe, bytes: &[u8]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// So is everything from the BTH up, and the layers fill the frame.
+/// Checks that the packet from the BTH up is that of the recipe, and that the layers fill the
+/// frame.
 fn check_packet(recipe: &Recipe, bytes: &[u8]) -> Result<(), TestCaseError> {
     let frame = parse(recipe, bytes);
     prop_assert_eq!(frame.error(), None);
@@ -185,7 +186,7 @@ proptest! {
     }
 }
 
-/// What must be said of a frame of which only `len` bytes are there.
+/// Returns the expected error of a frame of which only `len` bytes are there.
 fn cut_at(recipe: &Recipe, len: usize) -> Option<ParseError> {
     let mut offset = 0;
     for (layer, needed) in recipe.parts() {

@@ -89,7 +89,7 @@ fn files_that_cannot_be_read_give_errors_and_no_report() {
 const PCAP: [u8; 24] =
     [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
 
-/// What `roce replay` says of a capture in which there is nothing to judge.
+/// Returns the output of `roce replay` for a capture without packets to judge.
 fn hint_for(name: &str, capture: &[u8]) -> String {
     let path = std::env::temp_dir().join(format!("roce-replay-{name}-{}.pcap", std::process::id()));
     std::fs::write(&path, capture).unwrap();

@@ -85,7 +85,8 @@ impl Sink for Notes {
     }
 }
 
-/// What the judges say of the captures of these points, and the packets that they must judge.
+/// Returns the judges' verdicts on the captures of these points, and the packets that they must
+/// judge.
 fn judge(truth: &Truth, points: &[usize], at: Option<Gid>) -> (Vec<Step>, Vec<(u64, PacketRole)>) {
     let mut all = Vec::new();
     for (file, &point) in points.iter().enumerate() {

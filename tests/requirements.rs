@@ -15,14 +15,14 @@ use tree::{ROOT, files_under};
 #[path = "common/tree.rs"]
 mod tree;
 
-/// Where a citation stands.
+/// Location of a citation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Implementation,
     Test,
 }
 
-/// What the source says of rules.
+/// Citations of rules in the source.
 #[derive(Debug, Default)]
 struct Citations {
     /// Ids of `Rule:` comments.
@@ -50,7 +50,7 @@ impl Citations {
         }
     }
 
-    /// What is wrong, in sentences.
+    /// Returns the errors, in sentences.
     fn faults(&self, rules: &BTreeSet<String>) -> Vec<String> {
         let mut faults = Vec::new();
         for rule in rules {

@@ -19,7 +19,7 @@ mod netns;
 #[path = "common/process.rs"]
 mod process;
 
-/// What makes a file our library for `roce run`.
+/// Bytes by which `roce run` recognizes its library.
 const OURS: &[u8] = b"\x7fELF, and somewhere in it: roce libibverbs over soft NICs";
 
 /// A directory with something in it that has the library's name.
@@ -322,7 +322,8 @@ fn default_devices_that_will_not_do_are_told() {
     });
 }
 
-/// What a command that is installed at `bin` says of the search path that its programs have.
+/// Returns the output of a command that is installed at `bin` about the search path of its
+/// programs.
 fn search_path(bin: &Path, home: &Path) -> Output {
     let mut command = Command::new(bin.join("roce"));
     command.args(["run", "--device", "udp:127.9.4.1", "--", "sh", "-c", "echo $LD_LIBRARY_PATH"]);

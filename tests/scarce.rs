@@ -1,5 +1,5 @@
-//! What an engine does when the system has no memory: it refuses with an error, and goes on when
-//! there is some again.
+//! Behavior of an engine without memory: it refuses with an error, and continues when there is some
+//! again.
 //!
 //! Only large allocations fail here. Small ones cannot fail in Rust; for the C library,
 //! `tools/ibverbs` has a reserve of blocks of up to [`RESERVED`] bytes for them.

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-/// How long anything may take on a machine under load.
+/// Time limit of any step on a machine under load.
 const LONG: Duration = Duration::from_secs(60);
 
 /// A server on a loopback address of its own, and what it says.

@@ -25,7 +25,7 @@ type Row = BTreeMap<String, String>;
 struct Exception {
     /// The fields: `*` stands for any start or end of a name.
     fields: &'static [&'static str],
-    /// In which frames.
+    /// Whether the exception applies to a frame.
     applies: fn(&Row) -> bool,
     reason: &'static str,
     /// Whether only where tshark shows nothing.
@@ -34,7 +34,7 @@ struct Exception {
     elsewhere: bool,
 }
 
-/// Where tshark says something else than what is so, or what is of no use here.
+/// Creates an exception where tshark prints a wrong or useless value.
 const fn says(
     fields: &'static [&'static str],
     applies: fn(&Row) -> bool,
@@ -43,7 +43,7 @@ const fn says(
     Exception { fields, applies, reason, silent: false, elsewhere: false }
 }
 
-/// Where tshark says nothing.
+/// Creates an exception where tshark prints nothing.
 const fn silent(
     fields: &'static [&'static str],
     applies: fn(&Row) -> bool,
@@ -257,7 +257,7 @@ fn shortened(value: String) -> String {
     format!("#{}:{crc:08x}", value.len())
 }
 
-/// What tshark said of a capture: the fields, and a row a frame.
+/// Returns tshark's output for a capture: the fields, and a row a frame.
 fn golden(path: &Path) -> (Vec<String>, Vec<Row>) {
     let mut text = String::new();
     let file = std::fs::File::open(path).unwrap();
@@ -270,7 +270,7 @@ fn golden(path: &Path) -> (Vec<String>, Vec<Row>) {
     (names, rows)
 }
 
-/// How often each exception was needed, by its place in the table.
+/// Number of uses of each exception, by its index in the table.
 type Used = BTreeMap<usize, usize>;
 
 /// Compares a capture with what tshark said of it; returns how many values agreed.

@@ -45,7 +45,7 @@ impl Build {
         self
     }
 
-    /// Something in the same byte order.
+    /// Creates an empty part in the same byte order.
     pub(crate) fn part(&self) -> Self {
         Self { bytes: Vec::new(), big: self.big }
     }

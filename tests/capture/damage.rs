@@ -10,12 +10,12 @@ use roce::wire::LinkType;
 use super::build::*;
 use super::source::*;
 
-/// What a lenient reader makes of a capture.
+/// Result of a lenient reader.
 struct Outcome {
     records: Vec<Owned>,
     /// Offset and length of each stretch that was skipped.
     skips: Vec<(u64, u64)>,
-    /// What ended the reading, if it is not the end.
+    /// Error that ended the reading, if it is not the end.
     end: Option<Error>,
 }
 
@@ -65,7 +65,8 @@ fn layout(file: &[u8]) -> Vec<(usize, usize)> {
     all
 }
 
-/// That all of `expected` but those in `damaged` come out of `file`, and one stretch is skipped.
+/// Asserts that all of `expected` but those in `damaged` come out of `file`, and one stretch is
+/// skipped.
 fn only_lost(file: &[u8], expected: &[Owned], damaged: &[usize], what: &str) {
     let read = lenient(file);
     let left = expected.iter().enumerate().filter(|(n, _)| !damaged.contains(n));

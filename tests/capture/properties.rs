@@ -1,4 +1,4 @@
-//! What holds of any bytes and any packets.
+//! Properties of any bytes and any packets.
 
 use proptest::prelude::*;
 use roce::capture::{InterfaceId, LinkType, PcapWriter, PcapngWriter};

@@ -1,4 +1,4 @@
-//! What a source yields: records that own their bytes, and sources that are slow, packed or broken.
+//! Sources of captures: records that own their bytes, and sources that are slow, packed or broken.
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -43,13 +43,13 @@ pub(crate) fn packet(time: u64, data: &[u8]) -> Owned {
     }
 }
 
-/// The same, of the first interface of a pcapng.
+/// Creates a packet of the first interface of a pcapng.
 pub(crate) fn packet_ng(time: u64, data: &[u8]) -> Owned {
     let interface = Some(0);
     Owned { interface, ..packet(time, data) }
 }
 
-/// Everything a source yields: records, then perhaps an error.
+/// Reads a source to its end: records, then perhaps an error.
 pub(crate) fn read_source(source: impl Read) -> (Vec<Owned>, Option<Error>) {
     let mut records = Vec::new();
     let mut reader = match Reader::new(source) {
@@ -72,7 +72,7 @@ pub(crate) fn read_source(source: impl Read) -> (Vec<Owned>, Option<Error>) {
     (records, error)
 }
 
-/// The same, of a file in memory; in batches too.
+/// Reads a file in memory to its end, in batches too.
 pub(crate) fn read_all(file: &[u8]) -> (Vec<Owned>, Option<Error>) {
     super::batch::check(file);
     read_source(file)

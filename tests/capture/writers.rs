@@ -1,4 +1,4 @@
-//! What writers write, and what they refuse to.
+//! Output of writers, and packets that they refuse.
 
 use roce::capture::{
     InterfaceId, LinkType, MAX_WRITTEN, PcapWriter, PcapngWriter, Reader, WriteError,

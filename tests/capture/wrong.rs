@@ -1,4 +1,4 @@
-//! What is wrong is named.
+//! Errors of captures, each by its name.
 
 use std::path::Path;
 

@@ -5,7 +5,7 @@ use std::process::Output;
 use super::common::command::roce;
 use super::{Scratch, capture, common};
 
-/// What is printed of a packet or of all, as arguments.
+/// Arguments of the forms of output, for a packet and for all.
 const FORMS: [&[&str]; 10] = [
     &[],
     &["-ttt"],

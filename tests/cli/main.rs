@@ -15,7 +15,7 @@ use common::command::{roce, stdout};
 use common::process::{Child, Command};
 use common::{assert_golden, testdata};
 
-/// What a run that could not do all it should prints: standard output and standard error.
+/// Returns standard output and standard error of a run that fails in part.
 fn failure(args: &[&str]) -> (String, String) {
     let output = roce(args);
     assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");

@@ -8,7 +8,7 @@ pub fn roce(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_roce")).args(args).output().unwrap()
 }
 
-/// What a run prints on standard output, which must have gone well.
+/// Returns the standard output of a run, which must succeed.
 pub fn stdout(args: &[&str]) -> String {
     let output = roce(args);
     let errors = String::from_utf8(output.stderr).unwrap();

@@ -1,4 +1,4 @@
-//! What several tests need.
+//! Helpers of several tests.
 #![allow(
     clippy::unwrap_used,
     dead_code,
@@ -57,7 +57,7 @@ pub fn captures() -> Vec<PathBuf> {
     files
 }
 
-/// How many frames the captures that other tests rely on have, and in how many of them tshark finds
+/// Number of frames of the captures that other tests rely on, and of those in which tshark finds
 /// RoCE.
 pub const COUNTS: [(&str, usize, usize); 4] = [
     ("rxe_all_ops.pcap", 3742, 2660),
@@ -66,7 +66,7 @@ pub const COUNTS: [(&str, usize, usize); 4] = [
     ("tunnels.pcap", 228, 228),
 ];
 
-/// That a capture has as many frames and packets as it should, if it is one of [`COUNTS`].
+/// Asserts that a capture has the right numbers of frames and packets, if it is one of [`COUNTS`].
 pub fn check_counts(path: &Path, frames: usize, packets: usize) {
     if let Some(&(name, ..)) = COUNTS.iter().find(|(name, ..)| path.ends_with(name)) {
         assert!(
@@ -130,7 +130,7 @@ pub const HEADER_LISTS: &[(&[Layer], &[u8])] = {
     ]
 };
 
-/// How long an extension header is, by the same sources.
+/// Returns the length of an extension header, by the same sources.
 pub fn extension_len(layer: Layer) -> usize {
     match layer {
         Layer::Rdeth | Layer::Xrceth | Layer::Feth | Layer::Aeth | Layer::ImmDt | Layer::Ieth => 4,
@@ -186,12 +186,12 @@ impl Recipe {
         bytes
     }
 
-    /// How many pad bytes the payload needs.
+    /// Returns the number of pad bytes that the payload needs.
     pub fn pad(&self) -> usize {
         (4 - self.payload.len() % 4) % 4
     }
 
-    /// From the BTH to the last pad byte.
+    /// Returns the layers from the BTH to the last pad byte.
     pub fn transport(&self) -> Vec<(Layer, usize)> {
         let opcode = self.bth.opcode.0;
         let headers = headers_of(opcode).iter().map(|&layer| (layer, extension_len(layer)));
@@ -239,7 +239,7 @@ pub fn recipes(payload_max: usize) -> impl Strategy<Value = Recipe> {
         .prop_map(|(opcode, kind, random, payload_len)| recipe(opcode, kind, &random, payload_len))
 }
 
-/// How many kinds of [`carrier`] there are.
+/// Number of kinds of [`carrier`].
 pub const KINDS: u8 = 9;
 
 /// A frame of this opcode in this kind of carrier, with what is free in it from 256 `random` bytes.
@@ -263,8 +263,7 @@ pub fn recipe(opcode: u8, kind: u8, random: &[u8], payload_len: usize) -> Recipe
 
 type Carrier = (LinkType, Option<EthernetRepr>, Option<VlanRepr>, NetworkRepr);
 
-/// What carries a packet, of the `kind` asked for, with fields as `random` has them where they are
-/// free.
+/// Returns a carrier of the given `kind`, with random values where fields are free.
 fn carrier(kind: u8, random: &[u8]) -> Carrier {
     let source_port = u16::from_be_bytes([random[0], random[1]]);
     let ethernet = Some(header::<Ethernet>(random).repr());

@@ -1,4 +1,4 @@
-//! What some tests need and some machines deny: such tests are skipped there, and every test
+//! Requirements that some machines deny: tests that have them are skipped there, and every test
 //! program says so at its end.
 //!
 //! The standard harness knows passed, failed and ignored, and decides what is ignored when a test

@@ -64,13 +64,13 @@ pub fn in_namespace<F: FnOnce()>(body: F) {
 #[derive(Debug)]
 pub struct Host {
     namespace: File,
-    /// Its interface on the wire.
+    /// Interface on the wire.
     pub interface: &'static str,
-    /// Its address of IPv4.
+    /// IPv4 address.
     pub v4: Ipv4Addr,
-    /// Its address of IPv6.
+    /// IPv6 address.
     pub v6: Ipv6Addr,
-    /// Its link-local address of IPv6.
+    /// Link-local IPv6 address.
     pub link_local: Ipv6Addr,
 }
 
@@ -166,7 +166,7 @@ impl Host {
         (self.v6, 0).into()
     }
 
-    /// Its link-local address, with the number of its interface.
+    /// Returns the link-local address, with the number of its interface.
     fn link_local(&self) -> SocketAddr {
         let interfaces = self.run(|| interfaces().unwrap());
         let own = interfaces.iter().find(|interface| interface.name == self.interface).unwrap();

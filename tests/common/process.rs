@@ -279,7 +279,8 @@ impl Reader {
         Self { thread: std::thread::spawn(read) }
     }
 
-    /// What was read. A process that this one started may hold the pipe, and outlive it.
+    /// Returns the bytes that were read. A process that this one started may hold the pipe, and
+    /// outlive it.
     fn finish(self, what: &str) -> Vec<u8> {
         let deadline = Instant::now() + PIPES;
         while !self.thread.is_finished() {

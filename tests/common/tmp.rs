@@ -22,12 +22,12 @@ impl Scratch {
         scratch
     }
 
-    /// Where it is.
+    /// Returns the path as text.
     pub fn path(&self) -> &str {
         self.0.to_str().unwrap()
     }
 
-    /// The same, as a path.
+    /// Returns the path.
     pub fn as_path(&self) -> &Path {
         &self.0
     }
@@ -51,7 +51,7 @@ impl Folder {
         Self(folder)
     }
 
-    /// Where it is.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.0
     }

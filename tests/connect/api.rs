@@ -210,7 +210,7 @@ fn refusals_have_a_reason_and_data() {
     assert_eq!(connect(7174).0, 8);
 }
 
-/// How a connection ended at one side.
+/// End of a connection at one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Established,

@@ -1,4 +1,4 @@
-//! What peers and programs cannot make grow.
+//! Bounds that peers and programs cannot exceed.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -29,7 +29,7 @@ fn request(space: PortSpace) -> MadBytes {
     client.only()
 }
 
-/// The same request from another comm id and QP.
+/// Returns the request with another comm id and QP.
 fn variant(request: &MadBytes, number: u32) -> MadBytes {
     let mut mad = *request;
     mad[24..28].copy_from_slice(&(number + 1).to_be_bytes());

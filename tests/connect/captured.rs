@@ -58,8 +58,8 @@ pub fn messages(file: &str) -> Vec<Captured> {
 /// The parameters that a program gives a connection: rr, id, flow control, retry, rnr.
 type Choice = (u8, u8, bool, u8, u8);
 
-/// What the programs in a capture chose, in the order of their REQs, with TOS and ACK timeout; and
-/// what their servers did.
+/// Choices of the programs in a capture, in the order of their REQs, with TOS and ACK timeout; and
+/// the behavior of their servers.
 struct Program {
     client: Choice,
     tos: u8,

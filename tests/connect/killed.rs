@@ -15,14 +15,14 @@ const ROLE: &str = "ROCE_TEST_KILLED";
 
 const PORT: u16 = 7174;
 
-/// What the killed side was.
+/// Role of the killed side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Active,
     Passive,
 }
 
-/// What the survivor sees of a peer that was killed in a state.
+/// Events of the survivor of a peer that was killed in a state.
 struct Case {
     role: Role,
     /// The state of the killed side; `Idle` listens.

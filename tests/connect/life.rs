@@ -213,8 +213,8 @@ fn manager_that_must_not_answer_for_others_stays_silent() {
     assert_eq!(server.manager.counters().get(Counter::NoListener), 2);
 }
 
-/// On an address that several processes share, the caller decides who answers what this manager
-/// does not know.
+/// The caller decides who answers messages that this manager does not know, on an address that
+/// several processes share.
 #[test]
 fn answer_of_a_shared_address_is_left_to_the_caller() {
     let (mut client, mut server) = pair();

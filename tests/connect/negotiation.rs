@@ -1,4 +1,5 @@
-//! What both sides agree on, and what their QPs must be set to. The numbers were measured on Linux.
+//! Parameters that both sides agree on, and the attributes of their QPs. The numbers were measured
+//! on Linux.
 
 use std::net::SocketAddr;
 

@@ -113,7 +113,7 @@ impl Node {
         self.manager.poll_event(self.channel).expect("there is an event")
     }
 
-    /// That there is no event.
+    /// Asserts that there is no event.
     #[track_caller]
     pub fn quiet(&mut self) {
         assert_eq!(self.manager.poll_event(self.channel), None);
@@ -156,7 +156,7 @@ pub fn carry(now: Instant, from: &mut Node, to: &mut Node) -> Vec<&'static str> 
     sent.iter().map(|transmit| name(&transmit.mad)).collect()
 }
 
-/// What kind of message it is.
+/// Returns the name of a message.
 pub fn name(mad: &[u8]) -> &'static str {
     Mad::parse(mad).unwrap().header.attribute().cm_name().unwrap()
 }

@@ -25,8 +25,8 @@ fn server() -> Node {
     Node::new(1, Device { port_gid, ..Device::new(0xff_fe00_0001, address) })
 }
 
-/// What a program at the server does with its events: accepts as the captured one did, and
-/// disconnects when told to.
+/// Handles events as a program at the server: accepts as the captured one did, and disconnects when
+/// told to.
 fn program(server: &mut Node, now: u64, reply: Option<&Captured>) -> Option<CommId> {
     let mut accepted = None;
     while let Some(event) = server.manager.poll_event(server.channel) {

@@ -217,7 +217,7 @@ fn successor_of_a_killed_peer_connects_at_once() {
     client.expect(EventKind::Disconnected);
 }
 
-/// What the other side is told when its peer was killed, in each state in which it waits.
+/// The peer of a killed process is told of it, in each state in which it waits.
 #[test]
 fn killed_peer_is_noticed_in_every_state() {
     const TIMED_OUT: i32 = -110;

@@ -40,7 +40,7 @@ impl Dice {
     }
 }
 
-/// What a program does with an id, some time after it decided to.
+/// Action of a program on an id, some time after it decided.
 #[derive(Clone, Copy, Debug)]
 enum Deed {
     Accept,
@@ -80,7 +80,7 @@ struct Host {
     guid: u64,
     qpn: u32,
     last_kill: Option<Instant>,
-    /// When each id of this generation began.
+    /// Time at which each id of this generation began.
     ids: BTreeMap<CmId, Instant>,
     listeners: Vec<CmId>,
 }
@@ -115,8 +115,8 @@ struct Stranger {
 const STRANGER: usize = 199;
 
 impl Stranger {
-    /// What it sends when it sees a message: the same, one of another kind with the same comm ids,
-    /// or a REQ that is its own but for the GUID, comm id and QPN.
+    /// Forges a message from one it sees: the same, one of another kind with the same comm ids, or
+    /// a REQ that is its own but for the GUID, comm id and QPN.
     fn forge(&mut self, seen: &MadBytes) -> Option<MadBytes> {
         if !self.dice.percent(30) {
             return None;
@@ -237,7 +237,7 @@ impl World {
         entry.node = Some(node);
     }
 
-    /// Everything that hosts have to say and to tell, until they are silent.
+    /// Delivers all messages and events of the hosts, until they are silent.
     fn drain(&mut self) {
         for host in 0..self.hosts.len() {
             while let Some(node) = &mut self.hosts[host].node {
@@ -280,7 +280,7 @@ impl World {
         }
     }
 
-    /// What a program decides when it is told of something.
+    /// Decides as a program that is told of an event.
     fn react(&mut self, host: usize, event: &Event) {
         let (now, id) = (self.now, event.id);
         let long = self.dice.percent(10);

@@ -1,4 +1,4 @@
-//! What goes wrong is told, and a name of what is gone does no harm.
+//! Errors are reported, and handles of destroyed objects do no harm.
 
 use roce::verbs::{
     Access, AhHandle, AttrMask, CreateError, Data, DestroyError, KeyError, ModifyError, Notify,

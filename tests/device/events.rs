@@ -1,4 +1,4 @@
-//! What a program that sleeps is woken by.
+//! Events that wake a sleeping program.
 
 use std::os::fd::AsFd;
 use std::time::Duration;

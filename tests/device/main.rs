@@ -1,5 +1,5 @@
-//! What every RNIC must do, whichever it is: all that `device::Device` promises, asked of two
-//! devices that reach each other.
+//! Contract of every RNIC: all that `device::Device` promises, tested on two devices that reach
+//! each other.
 //!
 //! Two soft NICs on a cable, unless `ROCE_TEST_DEVICE=verbs:NAME` names a real one, which then is
 //! opened twice and talks to itself. `tools/rxe-vm/verbs` runs it so on the Linux kernel's RoCE.

@@ -10,10 +10,10 @@ use roce::wire::Gid;
 
 use crate::stage::*;
 
-/// Where at either side things arrive.
+/// Offset at which data arrive, at either side.
 const THERE: usize = 1 << 15;
 
-/// What stands before a datagram.
+/// Length of the header before a datagram.
 const GRH: usize = 40;
 
 #[test]

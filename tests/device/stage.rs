@@ -14,7 +14,7 @@ use roce::verbs::{
 };
 use roce::wire::Gid;
 
-/// Everything that peers may do, and windows.
+/// All rights of peers, and windows.
 pub(crate) const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
@@ -26,7 +26,7 @@ pub(crate) const EVENT_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60))
 
 pub(crate) const SEND: SendOp = SendOp::Send { imm: None };
 
-/// How much memory each side has.
+/// Number of bytes of memory of each side.
 pub(crate) const MEMORY: usize = 1 << 16;
 
 /// Two devices that reach each other.
@@ -143,7 +143,7 @@ pub(crate) struct Pair {
     pub(crate) b: Side,
     pub(crate) a_qp: QpHandle,
     pub(crate) b_qp: QpHandle,
-    /// Where sends of `a` go.
+    /// Destination of sends of `a`.
     pub(crate) target: Target,
 }
 
@@ -156,7 +156,7 @@ impl Pair {
         Self { a, b, a_qp, b_qp, target }
     }
 
-    /// Where `offset` of the memory of `b` is, for a peer.
+    /// Returns the remote address and key of `offset` in the memory of `b`.
     pub(crate) fn there(&self, offset: usize) -> (u64, roce::wire::RKey) {
         (self.b.buffer.addr() + offset as u64, self.b.mr.rkey())
     }

@@ -18,7 +18,7 @@ impl Pair {
         self.bind_for(mw, id, Access::REMOTE_WRITE | Access::REMOTE_READ)
     }
 
-    /// The same, for these rights alone.
+    /// Binds a window with these rights alone.
     fn bind_for(&self, mw: MwHandle, id: u64, access: Access) -> RKey {
         let b = &self.b;
         let now = b.nic.mw_key(mw).unwrap();

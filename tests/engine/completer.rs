@@ -1,4 +1,4 @@
-//! What answers do.
+//! Effects of responses.
 
 use roce::engine::Counter;
 use roce::verbs::{QpState, QpType, RetryCount, SendFlags, WcStatus};

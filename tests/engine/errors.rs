@@ -1,4 +1,4 @@
-//! What is dropped before a queue pair is touched, and both sides of each failure. P-08.
+//! Packets that are dropped before a queue pair is touched, and both sides of each failure. P-08.
 
 use roce::engine::{Counter, Disposition};
 use roce::verbs::{

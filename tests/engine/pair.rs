@@ -17,7 +17,7 @@ use roce::verbs::{
 use roce::wire::aeth::RnrTimer;
 use roce::wire::{Bits, Gid, Packet, Psn};
 
-/// Everything a peer may do.
+/// All access rights of a peer.
 pub const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
@@ -144,7 +144,8 @@ pub struct Pair {
     batch: Batch,
     /// Packets to lose: asked of each, with the side it comes from.
     pub lose: Box<dyn FnMut(char, &Packet<'_>) -> bool>,
-    /// What happens to a side after each packet that it received: its name, the time.
+    /// Function that is called for a side after each packet that it received, with its name and the
+    /// time.
     pub after: Box<dyn FnMut(char, Instant, &mut Side)>,
     /// Every packet that went over the wire, from whom, lost ones too.
     pub log: Vec<(char, Vec<u8>)>,

@@ -101,7 +101,8 @@ fn other(kind: FlowKind) -> FlowRule {
     FlowRule { kind, priority: 0, headers: Vec::new() }
 }
 
-/// Another queue pair of the same kind, ready, with a receive; and where that completes.
+/// Creates a second queue pair of the same kind, ready, with a receive; and the queue of its
+/// completion.
 fn another(s: &mut Raw) -> (QpHandle, CqHandle) {
     let cq = s.engine.create_cq(16).unwrap();
     let init = roce::verbs::QpInitAttr {

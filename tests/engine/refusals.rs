@@ -1,4 +1,4 @@
-//! What a responder refuses: keys, rights, lengths, sequences of opcodes, and what becomes of the
+//! Refusals of a responder: keys, rights, lengths, sequences of opcodes, and the effect on the
 //! receive.
 
 use roce::engine::Counter;

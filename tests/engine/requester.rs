@@ -1,4 +1,4 @@
-//! What goes out, and when.
+//! Packets of a requester, and their times.
 
 use roce::engine::Counter;
 use roce::verbs::{Data, FlushLevel, FlushPlacement, QpType, SendFlags, SendOp, SendWr, WrId};

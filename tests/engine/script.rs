@@ -81,7 +81,7 @@ impl Pkt {
         self
     }
 
-    /// So many bytes, from a pattern.
+    /// Fills the payload with so many bytes of a pattern.
     pub fn fill(self, len: usize) -> Self {
         self.data(&pattern(len))
     }
@@ -239,7 +239,7 @@ pub fn response(opcode: Opcode, psn: u32, msn: u32) -> Pkt {
     pkt(opcode, psn).aeth(Answer::Ack(Credits::UNLIMITED), msn)
 }
 
-/// What a script begins with.
+/// Initial state of a script.
 pub struct Setup {
     pub kind: QpType,
     pub config: Config,
@@ -313,11 +313,11 @@ pub struct Script {
     pub mr: MrHandle,
     pub attr: QpAttr,
     pub kind: QpType,
-    /// What `send` puts on its packets.
+    /// ECN bits of the packets that `send` makes.
     pub ecn: u8,
     pub source_port: u16,
     pub network: Vec<u8>,
-    /// Of an XRC target.
+    /// Domain of an XRC target.
     pub xrcd: Option<XrcdHandle>,
 }
 
@@ -395,7 +395,7 @@ impl Script {
         }
     }
 
-    /// To a state, with what it needs.
+    /// Modifies a queue pair to a state, with the attributes that it needs.
     pub fn modify(&mut self, qp: QpHandle, to: QpState) -> Result<(), roce::verbs::ModifyError> {
         let kind = self.engine.qp_kind(qp).unwrap();
         let from = self.engine.qp_state(qp).unwrap();
@@ -456,7 +456,7 @@ impl Script {
         self.engine.counters().get(counter)
     }
 
-    /// Everything the engine has to send now.
+    /// Returns all packets that the engine sends now.
     pub fn sent(&mut self) -> Vec<Pkt> {
         let mut batch = Batch::new(64);
         let mut all = Vec::new();
@@ -472,7 +472,7 @@ impl Script {
         }
     }
 
-    /// What the engine sends now are just these packets, to the peer.
+    /// Asserts that the engine sends just these packets to the peer now.
     #[track_caller]
     pub fn expect(&mut self, packets: impl IntoIterator<Item = Pkt>) {
         let expected: Vec<String> = packets.into_iter().map(|packet| packet.words()).collect();
@@ -501,7 +501,7 @@ impl Script {
         self.expect([]);
     }
 
-    /// So many packets, whatever they are.
+    /// Asserts that the engine sends so many packets now.
     #[track_caller]
     pub fn expect_count(&mut self, count: usize) -> Vec<Pkt> {
         let sent = self.sent();

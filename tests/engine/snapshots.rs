@@ -1,4 +1,4 @@
-//! What every state does with every packet and every post, as tables to read:
+//! Reaction of every state to every packet and every post, as tables to read:
 //! `testdata/engine/*.txt`.
 //!
 //! `ROCE_BLESS=1 cargo test --test engine` writes them anew.
@@ -31,7 +31,7 @@ fn compare(name: &str, text: &str) {
     assert_eq!(kept.lines().count(), text.lines().count(), "{name}; ROCE_BLESS=1 accepts the new");
 }
 
-/// When a packet comes.
+/// Time at which a packet comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Expected,
@@ -150,7 +150,7 @@ impl Scene {
         packet
     }
 
-    /// What must come before a packet that does not begin its message; returns its PSN.
+    /// Sends the packets before one that does not begin its message; returns its PSN.
     fn begin(&mut self, info: &OpcodeInfo) -> u32 {
         if info.position.begins() {
             return RQ;
@@ -170,7 +170,7 @@ impl Scene {
         RQ + 1
     }
 
-    /// What a packet brings about, in words.
+    /// Describes the effect of a packet.
     fn outcome(&mut self, packet: Pkt) -> String {
         self.s.take_events();
         self.s.poll(self.s.recv_cq);
@@ -297,7 +297,8 @@ fn service(kind: QpType) -> Service {
     }
 }
 
-/// What becomes of a packet, by when it comes; states where it is the same stand together.
+/// Describes the treatment of a packet by the time at which it comes; states where it is the same
+/// stand together.
 fn by_state(mut answer: impl FnMut(QpState, When) -> Option<String>) -> String {
     let mut text = String::new();
     for when in [When::Expected, When::Duplicate, When::Future] {
@@ -317,8 +318,8 @@ fn by_state(mut answer: impl FnMut(QpState, When) -> Option<String>) -> String {
     text
 }
 
-/// What becomes of packets whose opcode is not of the kind's own service, or of none: opcodes that
-/// fare alike stand together.
+/// Describes the treatment of packets whose opcode is not of the kind's own service, or of none:
+/// opcodes that are treated alike stand together.
 fn others(kind: QpType) -> String {
     let mut groups: Vec<(String, Vec<u8>)> = Vec::new();
     let mut scenes: Vec<_> = QpState::ALL.iter().map(|state| scene(kind, *state)).collect();
@@ -421,7 +422,7 @@ fn requests(s: &mut Script) -> Vec<(SendOp, u32)> {
     ]
 }
 
-/// Why it is not taken, without what the table says anyway.
+/// Describes the reason of a refusal, without what the table says anyway.
 fn refused(error: PostError) -> String {
     match error {
         PostError::WrongState(_) => "refused: wrong state".into(),
@@ -430,7 +431,7 @@ fn refused(error: PostError) -> String {
     }
 }
 
-/// What becomes of one request, in words.
+/// Describes the result of one request.
 fn posted(s: &mut Script, op: SendOp, len: u32) -> String {
     let target = match s.kind {
         QpType::Ud | QpType::Gsi => {

@@ -70,7 +70,7 @@ fn forged(bth: BthRepr, va: u64, rkey: RKey, syndrome: Syndrome, msn: u32) -> Ve
     out
 }
 
-/// Who the peer of a side is, and from which port its packets come.
+/// Returns the peer of a side, and the source port of its packets.
 fn peer_of(side: &Side) -> (roce::wire::Gid, u16) {
     let attr = side.engine.query_qp(side.qp).unwrap();
     let own = side.engine.qp_number(side.qp).unwrap();
@@ -136,7 +136,7 @@ fn works(pair: &mut Pair, rounds: usize) {
     }
 }
 
-/// From another port not even packets with the right PSN, MSN and key do anything, of whatever
+/// Packets from another port have no effect even with the right PSN, MSN and key, of whatever
 /// opcode.
 #[test]
 fn packets_from_another_source_port_do_nothing() {
@@ -358,8 +358,8 @@ fn source_port_of_the_peer_may_change_after_a_silence() {
     s.dropped(write(RQ + 2), Counter::WrongPort);
 }
 
-/// On an idle connection other ports are accepted, but a stranger gets a few guesses only. What it
-/// guesses right after that is dropped as well; the peer goes on from its own port.
+/// An idle connection accepts other ports, but a stranger gets a few guesses only. What it guesses
+/// right after that is dropped as well; the peer goes on from its own port.
 #[test]
 fn guesses_from_other_source_ports_are_limited_on_an_idle_connection() {
     const GUESSES: u32 = 16;
@@ -423,7 +423,7 @@ fn source_port_is_not_checked_if_that_is_switched_off() {
     }
 }
 
-/// What RoCE cannot tell from the peer's packets: from the peer's address and port, with the PSN
+/// Packets that RoCE cannot tell from the peer's: from the peer's address and port, with the PSN
 /// that is expected next (of 2^24), or one in flight and a plausible MSN.
 mod cannot_be_told {
     use super::*;

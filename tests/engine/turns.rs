@@ -16,7 +16,7 @@ fn at(us: u64) -> Instant {
     Instant::from_nanos(us * 1000)
 }
 
-/// What a side has to send, `first` or all; it is handed to the other.
+/// Passes the packets of a side, the `first` one or all, to the other.
 fn pass(from: &mut Side, to: &mut Side, now: Instant, first: bool) -> Vec<Operation> {
     let mut batch = Batch::new(64);
     let _ = if first {

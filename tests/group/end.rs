@@ -7,7 +7,7 @@ use roce::group::{Change, Error, Group, Hosts, Secret};
 use crate::restart::{Signaling, command, start, started};
 use crate::{Inbox, WAIT, config, hosts, message, open, open_over_tcp, poll_until, send};
 
-/// How a group of a test ends.
+/// End of a group of a test.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Close,

@@ -63,7 +63,7 @@ pub(crate) fn open_over_tcp(hosts: &Hosts, own: usize, config: &Config) -> Group
     Group::on(&endpoint, hosts, own, config).unwrap()
 }
 
-/// What a member has received, by sender, and what happened.
+/// Messages that a member has received, by sender, and its events.
 #[derive(Default)]
 pub(crate) struct Inbox {
     pub(crate) messages: BTreeMap<usize, Vec<Vec<u8>>>,

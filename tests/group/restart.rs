@@ -8,7 +8,7 @@ use roce::group::{Change, Error, Group};
 use crate::process::{Child, Command};
 use crate::{Inbox, WAIT, config, hosts, message, open_over_tcp, poll_until, send};
 
-/// How the servers of a test connect.
+/// Signaling of the servers of a test.
 #[derive(Clone, Copy)]
 pub(crate) enum Signaling {
     Cm,

@@ -61,7 +61,7 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// What is wrong with the fleet.
+/// Fault of the fleet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Injected {
     Nothing,
@@ -76,7 +76,7 @@ pub(crate) enum Injected {
         spine: u64,
         loss: f64,
     },
-    /// The same, which takes longer.
+    /// A link that takes longer.
     SlowLink {
         leaf: usize,
         spine: u64,
@@ -107,7 +107,7 @@ enum What {
     AckSent { to: usize, id: u64 },
 }
 
-/// Something that happens at a time; of the same time, what was decided first.
+/// An event at a time; of the same time, the one that was decided first.
 struct Entry {
     at: u64,
     number: u64,
@@ -201,7 +201,7 @@ impl Fleet {
         fleet
     }
 
-    /// Which spine switch packets between leaves take.
+    /// Returns the spine switch of packets between leaves.
     fn spine(&self, from: usize, to: usize, label: u32) -> u64 {
         let port = u64::from(source_port(Bits::low(label)));
         mix(self.salt ^ (from as u64) << 32 ^ (to as u64) << 16 ^ port) % SPINES
@@ -261,7 +261,7 @@ impl Fleet {
         }
     }
 
-    /// How long it takes until a program of a host sees a completion.
+    /// Returns the time until a program of a host sees a completion.
     fn scheduled(&mut self, host: usize) -> u64 {
         let usual = 2000 + self.dice.below(6000) as u64;
         // Now and then a program waits for a processor.

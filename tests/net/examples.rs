@@ -90,7 +90,7 @@ impl Running {
         Self { child, lines }
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     fn address(&mut self) -> String {
         let line = self.lines.next().unwrap().unwrap();
         line.strip_prefix("listening at ").unwrap().to_owned()

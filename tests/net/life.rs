@@ -1,4 +1,4 @@
-//! How connections begin and end.
+//! Begin and end of connections.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;

@@ -17,27 +17,27 @@ use roce::wire::{Bits, RKey};
 use crate::netns::in_namespace;
 use crate::stage::{Kind, SEND, Side, Stage, Version, connect, manner, pair, pattern};
 
-/// How many connections there are.
+/// Number of connections.
 const QPS: usize = 3;
 
-/// How many requests each end of a connection posts.
+/// Number of requests that each end of a connection posts.
 const REQUESTS: usize = 60;
 
-/// How many of them are in flight at once.
+/// Number of requests in flight.
 const DEPTH: usize = 12;
 
 /// The longest message.
 const LONGEST: usize = 5000;
 
-/// Where a side has what is read, its counter, what is written to it, what it receives, and what it
-/// sends or reads.
+/// Offsets of a side's memory: what is read, its counter, what is written to it, what it receives,
+/// and what it sends or reads.
 const CONSTANT: usize = 0;
 const COUNTER: usize = CONSTANT + 8192;
 const WRITTEN: usize = 16 * 1024;
 const RECEIVED: usize = WRITTEN + QPS * REQUESTS * 1024;
 const OWN: usize = RECEIVED + QPS * DEPTH * 2 * 5120;
 
-/// What one request does.
+/// Task of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
     Send(usize),
@@ -54,7 +54,8 @@ impl Task {
     }
 }
 
-/// What an end of a connection does: it follows from its seed, so that the peer knows it too.
+/// Returns the tasks of an end of a connection: they follow from its seed, so that the peer knows
+/// them too.
 fn tasks(seed: u64) -> Vec<Task> {
     let dice = pattern(seed, 4 * REQUESTS);
     let task = |dice: &[u8]| {
@@ -73,21 +74,21 @@ fn tasks(seed: u64) -> Vec<Task> {
 /// One end of a connection, at work.
 struct End {
     qp: QpHandle,
-    /// Which connection, and which end.
+    /// Index of the connection, and of the end.
     index: usize,
     /// The number that the bytes of its messages follow from.
     seed: u64,
     tasks: Vec<Task>,
-    /// Those that are posted.
+    /// Number of posted tasks.
     posted: usize,
     done: usize,
-    /// What the peer will send, with their places among the peer's tasks.
+    /// Tasks of the peer that send messages, with their indices.
     expected: VecDeque<(usize, Task)>,
-    /// How many receives were posted.
+    /// Number of receives that were posted.
     receives: usize,
     to_receive: usize,
     peer_seed: u64,
-    /// What its additions returned.
+    /// Results of its additions.
     returned: Vec<u64>,
 }
 
@@ -119,7 +120,7 @@ impl End {
         self.done == self.tasks.len() && self.expected.is_empty()
     }
 
-    /// Where the data of a request is.
+    /// Returns the offset of a request's data.
     fn own(&self, at: usize) -> usize {
         OWN + (self.index * DEPTH + at % DEPTH) * 5120
     }
@@ -208,7 +209,7 @@ impl End {
         }
     }
 
-    /// When all is over: what the peer wrote is there.
+    /// Checks at the end that the peer's data were written.
     fn check_writes(&self, side: &Side) {
         for (at, task) in tasks(self.peer_seed).into_iter().enumerate() {
             if let Task::Write(length) | Task::WriteImm(length) = task {
@@ -222,7 +223,7 @@ impl End {
     }
 }
 
-/// What a side knows of the other's memory.
+/// Address and key of the other side's memory.
 struct Peer {
     addr: u64,
     rkey: RKey,

@@ -17,10 +17,10 @@ use roce::wire::{Gid, Qpn};
 use crate::netns::{Host, in_namespace, wire};
 use crate::stage::{Kind, Side, Version, WIRE_MTU, manner, open, pattern};
 
-/// How many receives a member has.
+/// Number of receives of a member.
 const RECEIVES: usize = 128;
 
-/// How long a message is, and how much room it needs behind its header.
+/// Length of a message, and of its buffer behind the header.
 const LENGTH: usize = 600;
 const ROOM: usize = LENGTH + 40;
 

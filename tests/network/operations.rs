@@ -15,7 +15,7 @@ use crate::stage::{Kind, SEND, Side, Stage, Version, connect, manner, pair, patt
 
 const MTUS: [Mtu; 5] = [Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096];
 
-/// Where at the peer things arrive.
+/// Offset at the peer at which data arrive.
 const THERE: usize = 1 << 16;
 
 /// Two queue pairs of one kind, connected with one path MTU.
@@ -27,11 +27,11 @@ struct Case<'s> {
     kind: QpType,
     mtu: usize,
     target: Target,
-    /// What was posted last.
+    /// Identifier of the last work request.
     id: Cell<u64>,
 }
 
-/// For which kinds of queue pairs something is done, and what.
+/// An operation, and the types of queue pairs that have it.
 type Operation = (&'static [QpType], fn(&Case<'_>));
 
 const OPERATIONS: [Operation; 13] = [
@@ -84,7 +84,7 @@ impl<'s> Case<'s> {
         }
     }
 
-    /// How many bytes stand before what was sent in a receive buffer.
+    /// Returns the length of the header before a message in a receive buffer.
     fn header(&self) -> usize {
         if self.kind == QpType::Ud { 40 } else { 0 }
     }
@@ -97,7 +97,7 @@ impl<'s> Case<'s> {
         bytes
     }
 
-    /// That the bytes arrived, and none behind them.
+    /// Asserts that the bytes arrived, and none behind them.
     #[track_caller]
     fn arrived(&self, bytes: &[u8]) {
         let there = self.b.read(THERE + self.header(), bytes.len() + 8);
@@ -357,7 +357,7 @@ fn refusal(case: &Case<'_>) {
     assert!(b.read(THERE, 64) == [0xee; 64], "nothing was written");
 }
 
-/// Everything, on one pair of links.
+/// Runs all operations on one pair of links.
 fn everything(kinds: [Kind; 2], version: Version) {
     let stage = Stage::new(kinds, version);
     for mtu in MTUS {

@@ -53,7 +53,7 @@ fn sees_others(side: &Side) {
     }
 }
 
-/// How many packets a raw link has sent.
+/// Returns the number of packets that a raw link has sent.
 fn sent_by_raw(side: &Side) -> u64 {
     side.link_counter("tx_frames") + side.link_counter("tx_through_kernel")
 }
@@ -340,7 +340,7 @@ const QPS: usize = 64;
 const MESSAGES: usize = 16;
 const LENGTH: usize = 512;
 
-/// Where a message is sent from; where it is received lies half the memory behind.
+/// Returns the offset from which a message is sent; it is received half the memory behind.
 fn place(qp: usize, message: usize) -> usize {
     (qp * MESSAGES + message) * LENGTH
 }

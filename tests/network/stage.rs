@@ -31,10 +31,10 @@ pub const SEND: SendOp = SendOp::Send { imm: None };
 /// Longer than anything here takes on a busy machine.
 pub const PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the interfaces can carry: payloads of 4096 bytes.
+/// MTU of the interfaces: payloads of 4096 bytes.
 pub const WIRE_MTU: usize = 9000;
 
-/// How much memory a side has.
+/// Number of bytes of memory of a side.
 pub const MEMORY: usize = 1 << 20;
 
 /// A kind of link.
@@ -142,7 +142,7 @@ impl Side {
         wc
     }
 
-    /// That the NIC runs, and that it is not too late.
+    /// Asserts that the NIC runs, and that the time is not over.
     #[track_caller]
     pub fn check_alive(&self, since: Instant) {
         assert!(self.nic.broken().is_none(), "{:?}", self.nic.broken());
@@ -156,12 +156,14 @@ impl Side {
     }
 }
 
-/// How queue pairs are connected: with long timeouts, for the machine may be busy.
+/// Returns the attributes by which queue pairs are connected: with long timeouts, for the machine
+/// may be busy.
 pub fn manner(mtu: Mtu) -> Connect {
     Connect::default().mtu(mtu).access(ALL).timeout(AckTimeout(Bits::low(15)))
 }
 
-/// With short timeouts: a peer that is silent for some tenths of a second is dead.
+/// Returns attributes with short timeouts: a peer that is silent for some tenths of a second is
+/// dead.
 pub fn impatient() -> Connect {
     let (timeout, retry_cnt) = (AckTimeout(Bits::low(13)), RetryCount(Bits::low(3)));
     manner(Mtu::M1024).timeout(timeout).retry_cnt(retry_cnt)
@@ -195,7 +197,7 @@ impl Stage {
         Self::with(kinds, version, |link| link)
     }
 
-    /// The same; `change` may put something around the links.
+    /// Creates a stage; `change` may wrap the links.
     pub fn with(kinds: [Kind; 2], version: Version, change: impl Fn(Link) -> Link) -> Self {
         let (left, right) = wire(WIRE_MTU);
         let a = Side::new(change(open(kinds[0], &left, version.of(&left))));

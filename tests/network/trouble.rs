@@ -17,7 +17,7 @@ struct Stream<'s> {
     qp: QpHandle,
     remote_addr: u64,
     rkey: RKey,
-    /// How many are in flight.
+    /// Number of messages in flight.
     depth: u64,
     posted: u64,
     done: u64,
@@ -169,7 +169,7 @@ fn a_wire_is_cut_on_raw() {
     in_namespace(|| outlive_the_wire(Kind::Raw));
 }
 
-/// That nothing uses the processor while nothing is to be done.
+/// Asserts that an idle process uses no processor time.
 #[track_caller]
 fn assert_quiet() {
     // In hundredths of a second, of all threads.

@@ -21,12 +21,12 @@ use roce::verbs::{
 };
 use roce::wire::{Batch, Gid, ICRC_ROOM, Psn, Qpn, Received};
 
-/// What is broken.
+/// Flaw of the NIC.
 #[derive(Clone, Copy)]
 pub(crate) enum Flaw {
-    /// It dies of a packet, given the one before it.
+    /// Death by a packet, given the one before it.
     Dies(fn(&[u8], &[u8]) -> bool),
-    /// It sends something else than a packet of its NIC.
+    /// Answers that differ from the packets of its NIC.
     Answers(fn(&mut [u8])),
 }
 
@@ -187,11 +187,11 @@ fn offer(nic: &dyn Device, stream: TcpStream) -> Option<()> {
     Some(())
 }
 
-/// What a client asks for.
+/// Request of a client.
 struct Wish {
     mtu: Mtu,
     peer: Endpoint,
-    /// How many receives, and how long.
+    /// Number and length of receives.
     receives: (u32, u32),
     regions: Vec<(usize, Access)>,
 }

@@ -14,7 +14,7 @@ use super::{capture, loopback, replay, text};
 /// Longer than anything takes on a loaded machine.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// How many receives the peer has, each with this many bytes.
+/// Number of receives of the peer, and their length.
 const RECEIVES: u32 = 64;
 const BYTES: usize = 4096;
 

@@ -35,7 +35,7 @@ fn capture(name: &str) -> String {
 struct Server {
     child: Child,
     port: String,
-    /// What it says of each client that it served.
+    /// Lines about the clients that it served.
     served: mpsc::Receiver<String>,
 }
 
@@ -91,7 +91,7 @@ fn loopback(host: u8) -> String {
     format!("127.{}.{}.{host}", 1 + run / 256 % 250, run % 256)
 }
 
-/// What a replay of all operations must print.
+/// Checks the output of a replay of all operations.
 fn check_all_operations(output: &Output) {
     let (said, errors) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{said}{errors}");
@@ -286,7 +286,7 @@ fn sequence_that_cannot_be_written_is_an_error() {
     std::fs::remove_dir_all(found.path()).unwrap();
 }
 
-/// What was found is a capture of at most five packets, and a scenario.
+/// Checks that the result is a capture of at most five packets, and a scenario.
 fn check_found(dir: &str, said: &str) {
     let mut names: Vec<_> = std::fs::read_dir(dir).unwrap().map(|it| it.unwrap().path()).collect();
     names.sort();

@@ -1,4 +1,4 @@
-//! Who makes stories up.
+//! Generator of stories.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use super::dice::Dice;
 use super::model::{Local, Piece, Recv, Remote, Request};
 use super::plan::{ALL, End, Flow, Found, Key, Kill, Link, Nic, Plan, RECV, Race, Srq, Story};
 
-/// How many operations a flow has at the most.
+/// Maximum number of operations of a flow.
 pub const OPS_MAX: usize = 10;
-/// How many operations the flows of long stories have.
+/// Number of operations of the flows of long stories.
 const LONG_OPS: usize = 120;
-/// How many bytes lie between two pieces of memory, which no operation may touch, and their value.
+/// Number of bytes between two pieces of memory, which no operation may touch, and their value.
 const GAP: usize = 24;
 const GAP_BYTE: u8 = 0xfe;
 /// A key that there is not.
@@ -176,7 +176,7 @@ impl Author {
         }
     }
 
-    /// As many receives for each shared queue as messages may come to it, and a few more.
+    /// Adds as many receives for each shared queue as messages may come to it, and a few more.
     fn fill_srqs(&mut self) {
         for index in 0..self.plan.srqs.len() {
             let Srq { nic, room, messages, .. } = self.plan.srqs[index];
@@ -259,7 +259,7 @@ impl Author {
         }
     }
 
-    /// How long a message is.
+    /// Returns the length of a message.
     pub fn size(&mut self, mtu: usize) -> usize {
         if self.long && self.dice.one_in(2) {
             return 20_003;
@@ -395,7 +395,7 @@ impl Author {
         }
     }
 
-    /// What is done to single packets.
+    /// Adds faults of single packets.
     fn rules(&mut self, link: &mut Link) {
         if !self.dice.one_in(4) {
             return;
@@ -425,7 +425,7 @@ impl Author {
         times
     }
 
-    /// When everything is posted.
+    /// Sets the times at which requests are posted.
     fn schedule(&mut self, link: &mut Link) {
         let hurried = link.kind == QpType::Uc || link.ends.iter().any(|end| end.rnr_retry < 7);
         for Flow { posts, recvs } in &mut link.flows {
@@ -447,5 +447,5 @@ impl Author {
     }
 }
 
-/// How many bytes can be inline.
+/// Maximum number of bytes of inline data.
 pub const INLINE: usize = 96;

@@ -1,4 +1,4 @@
-//! Everything that a story has, made in engines.
+//! Construction of a story's objects in engines.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

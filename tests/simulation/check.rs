@@ -1,4 +1,4 @@
-//! What must have come of a story.
+//! Checks of the outcome of a story.
 
 use roce::engine::{Event, Notify};
 use roce::verbs::{QpState, QpType, SendFlags, Wc, WcStatus};
@@ -32,7 +32,7 @@ pub fn check(world: &World<'_>, label: &str) {
     check_memory(world, &expected, label);
 }
 
-/// The same story, told to the model.
+/// Plays the story in the model.
 fn tell(world: &World<'_>) -> Model {
     let plan = world.plan;
     let mut model = Model::default();
@@ -106,7 +106,7 @@ fn receives(world: &World<'_>, number: usize, side: usize) -> Vec<Recv> {
     got.iter().filter_map(find).map(|(_, recv)| recv.clone()).collect()
 }
 
-/// How the model has the request end that fails.
+/// Returns the status of the model for the request that fails.
 fn failure(model: &Model, number: usize, link: &Link) -> Option<WcStatus> {
     let Story::Fault { flow, .. } = link.story else { return None };
     let sent = &model.qps[number * 2 + flow].sent;

@@ -73,7 +73,7 @@ impl Author {
     }
 }
 
-/// Where datagrams are sent and received.
+/// Queue pairs by which datagrams are sent and received.
 #[derive(Default)]
 pub struct Office {
     desks: Vec<Desk>,
@@ -119,7 +119,7 @@ impl Office {
         Self { desks }
     }
 
-    /// When the next datagrams are posted.
+    /// Returns the times at which the next datagrams are posted.
     pub fn later<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = Duration> + 'a {
         plan.sockets.iter().zip(&self.desks).flat_map(|(socket, desk)| {
             socket.sends.iter().skip(desk.posted).map(|letter| letter.at)
@@ -184,7 +184,7 @@ fn is_let_in(plan: &Plan, from: usize, letter: &Letter, to: usize) -> bool {
     key == plan.sockets[to].qkey
 }
 
-/// What came of the datagrams. Updates `expected` by what was received.
+/// Checks the outcome of the datagrams. Updates `expected` by what was received.
 pub fn check(world: &World<'_>, expected: &mut [Vec<u8>], label: &str) {
     let plan = world.plan;
     for (number, (socket, desk)) in plan.sockets.iter().zip(&world.office.desks).enumerate() {
@@ -232,7 +232,7 @@ fn check_received(world: &World<'_>, number: usize, expected: &mut [Vec<u8>], la
     }
 }
 
-/// What a datagram put into a receive.
+/// Returns the bytes that a datagram wrote into a receive.
 fn written(world: &World<'_>, recv: &Recv, len: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for piece in &recv.pieces {

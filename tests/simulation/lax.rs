@@ -1,6 +1,5 @@
-//! What may have come of a link that is not sure to do everything: one whose end was taken away,
-//! one that lost the answer that refused a request, an unreliable one on a network that loses
-//! packets.
+//! Checks of a link whose outcome is not determined: one whose end was taken away, one that lost
+//! the answer that refused a request, an unreliable one on a network that loses packets.
 //!
 //! Work is done in order and reported in order, whatever else. What was reported as done is done;
 //! what was not may be done, or begun: then the first packets of it are in place, and nothing
@@ -21,7 +20,7 @@ struct Look<'a> {
     label: &'a str,
 }
 
-/// Of a reliable link. `want` is how the request that fails must end, if it is told.
+/// Checks a reliable link. `want` is how the request that fails must end, if it is told.
 pub fn check_reliable(
     world: &World<'_>,
     number: usize,
@@ -86,7 +85,7 @@ fn adopt(world: &World<'_>, pieces: &[Piece], expected: &mut [Vec<u8>]) {
     }
 }
 
-/// What is in some pieces of memory.
+/// Returns the contents of some pieces of memory.
 fn read(world: &World<'_>, pieces: &[Piece]) -> Vec<u8> {
     let mut all = Vec::new();
     for piece in pieces.iter().filter(|piece| piece.key < world.buffers.len()) {
@@ -97,7 +96,7 @@ fn read(world: &World<'_>, pieces: &[Piece]) -> Vec<u8> {
     all
 }
 
-/// What was in some pieces of memory at first.
+/// Returns the initial contents of some pieces of memory.
 fn initial(world: &World<'_>, pieces: &[Piece]) -> Vec<u8> {
     let mut all = Vec::new();
     for piece in pieces {
@@ -214,7 +213,8 @@ impl Look<'_> {
         same && (opcode != WcOpcode::Recv || read(self.world, &head(&recv.pieces, len)) == data)
     }
 
-    /// What a request did to memory: all that it should, or part of it if it was not completed.
+    /// Checks the effect of a request on memory: all that it should, or part of it if it was not
+    /// completed.
     fn memory(
         &self,
         work: &Work,
@@ -313,7 +313,7 @@ fn head(pieces: &[Piece], mut len: usize) -> Vec<Piece> {
     out
 }
 
-/// Of an unreliable link: its sender succeeds in any case; some of its messages arrive, whole.
+/// Checks an unreliable link: its sender succeeds in any case; some of its messages arrive, whole.
 pub fn check_unreliable(world: &World<'_>, number: usize, expected: &mut [Vec<u8>], label: &str) {
     let (plan, link) = (world.plan, &world.plan.links[number]);
     for flow in [0, 1] {

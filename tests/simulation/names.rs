@@ -1,5 +1,4 @@
-//! What the things of the model are called in an engine: keys, addresses, work requests,
-//! completions.
+//! Names of the model's objects in an engine: keys, addresses, work requests, completions.
 
 #![allow(clippy::cast_possible_truncation, reason = "whatever is counted here is small")]
 

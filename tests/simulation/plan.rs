@@ -10,7 +10,7 @@ use roce::verbs::{Access, Mtu, MwType, QpType};
 
 use super::model::{Recv, Work};
 
-/// Everything a peer may do.
+/// All access rights of a peer.
 pub const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
@@ -26,14 +26,14 @@ pub const RECV: u64 = 1 << 32;
 pub struct Plan {
     pub nics: Vec<Nic>,
     pub faults: Faults,
-    /// What the network's chances follow from.
+    /// Seed of the network's chances.
     pub chance: u64,
     pub keys: Vec<Key>,
     pub srqs: Vec<Srq>,
     pub links: Vec<Link>,
     pub races: Vec<Race>,
     pub sockets: Vec<Socket>,
-    /// Which sockets hear what is sent to the one multicast group there is.
+    /// Sockets that are members of the one multicast group.
     pub group: Vec<usize>,
     pub ipv6: bool,
 }
@@ -60,11 +60,11 @@ pub struct Nic {
     pub credits: bool,
     /// The peer window.
     pub peer_window_bytes: Option<u32>,
-    /// How long an ACK is delayed at most.
+    /// Maximum delay of an ACK.
     pub ack_delay: Duration,
-    /// Of how many times that something is sent, one may delay ACKs; 0 is never.
+    /// Denominator of the share of transmissions that may delay ACKs; 0 is never.
     pub defers: usize,
-    /// How many packets are sent at a time.
+    /// Number of packets that are sent at a time.
     pub batch: usize,
 }
 
@@ -114,7 +114,7 @@ impl fmt::Display for Plan {
 pub struct Srq {
     pub nic: usize,
     pub xrc: bool,
-    /// How long the longest message to it is, and how many come at the most.
+    /// Length of the longest message to it, and maximum number of messages.
     pub room: usize,
     pub messages: usize,
     pub recvs: Vec<(Duration, Recv)>,
@@ -126,17 +126,17 @@ pub struct Link {
     pub kind: QpType,
     pub mtu: Mtu,
     pub ends: [End; 2],
-    /// What the first end sends to the second, and the other way.
+    /// Requests from the first end to the second, and the other way.
     pub flows: [Flow; 2],
     pub story: Story,
-    /// What is done to single packets: to which end, how far from its first PSN, which time, what.
+    /// Faults of single packets: receiving end, distance from its first PSN, occurrence, action.
     pub rules: Vec<(usize, u32, u32, Action)>,
     /// Maximum number of READs and atomics in flight.
     pub reads: u8,
 }
 
 impl Link {
-    /// What becomes of it is known to the last byte; otherwise only what may become of it.
+    /// Whether the outcome is determined to the last byte; otherwise only a set of outcomes is.
     pub fn is_exact(&self, plan: &Plan) -> bool {
         let clean = plan.is_clean() && self.rules.is_empty();
         match self.story {
@@ -149,10 +149,10 @@ impl Link {
     }
 }
 
-/// What becomes of a connection.
+/// Outcome of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Story {
-    /// Everything is done.
+    /// Success of all requests.
     Good,
     /// One request of the flow fails.
     Fault { flow: usize, op: usize, found: Found },
@@ -160,14 +160,15 @@ pub enum Story {
     Chaos,
 }
 
-/// Where it is found out that a request fails.
+/// Side that finds that a request fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Before anything is sent, or in vain.
     Locally,
-    /// By the peer. The answer that says so may be lost.
+    /// The peer. The answer that says so may be lost.
     AtPeer,
-    /// When the answer has no place to go to. What is behind it may have been executed meanwhile.
+    /// The requester, when the answer has no destination. What is behind it may have been executed
+    /// meanwhile.
     InAnswer,
 }
 
@@ -187,10 +188,10 @@ pub struct End {
     pub rights: Access,
     /// An event that is asked for before anything happens.
     pub notify: Option<Notify>,
-    /// When its send queue is drained, and when it goes on.
+    /// Times at which its send queue is drained, and resumed.
     pub drain: Option<(Duration, Duration)>,
     pub kill: Option<(Duration, Kill)>,
-    /// Nothing reaches it.
+    /// Whether no packet reaches it.
     pub cut_off: bool,
 }
 
@@ -201,7 +202,7 @@ pub enum Kill {
     Error,
 }
 
-/// What goes from one end to the other.
+/// Requests from one end to the other.
 #[derive(Debug, Default)]
 pub struct Flow {
     pub posts: Vec<Post>,
@@ -242,7 +243,7 @@ pub struct Socket {
 #[derive(Debug)]
 pub struct Letter {
     pub at: Duration,
-    /// To a socket, or to the group.
+    /// Destination socket, or the group.
     pub to: Option<usize>,
     /// Whether it has the right key.
     pub welcome: bool,

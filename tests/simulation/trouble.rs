@@ -6,7 +6,7 @@ use super::author::{Author, NO_KEY, OPS_MAX};
 use super::model::{Local, Piece, Remote, Request, message_len, takes_receive};
 use super::plan::{ALL, Found, Link, Story};
 
-/// What is wrong.
+/// Error in a request.
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
     WrongKey,

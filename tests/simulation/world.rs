@@ -25,7 +25,7 @@ pub struct Nic {
     pub xrcd: XrcdHandle,
     pub events: Vec<Event>,
     pub batch: Batch,
-    /// Of how many times that something is sent, one may delay ACKs.
+    /// Denominator of the share of transmissions that may delay ACKs.
     pub defers: usize,
     pub dice: Dice,
 }
@@ -37,7 +37,7 @@ pub struct Runner {
     pub qpn: Qpn,
     pub send_cq: CqHandle,
     pub recv_cq: CqHandle,
-    /// How many sends and receives were posted.
+    /// Number of sends and receives that were posted.
     pub posted: usize,
     pub received: usize,
     /// Whether it was destroyed or reset.
@@ -57,7 +57,7 @@ pub struct World<'p> {
     srq_posted: Vec<usize>,
     pub runners: Vec<[Runner; 2]>,
     pub office: Office,
-    /// What is still to happen to ends: when, to which, what.
+    /// Pending actions on ends: time, link, end, action.
     pub agenda: Vec<(Instant, usize, usize, Deed)>,
     pub cut_off: Vec<Qpn>,
     pub now: Instant,
@@ -73,7 +73,7 @@ pub enum Deed {
     Kill(Kill),
 }
 
-/// How a story that does not end is told from one that takes long.
+/// Maximum number of steps, by which a story that does not end is told from one that takes long.
 const STEPS_MAX: usize = if cfg!(roce_narrow_psn) { 10_000_000 } else { 400_000 };
 
 impl<'p> World<'p> {
@@ -128,7 +128,7 @@ impl<'p> World<'p> {
         false
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event.
     fn next(&self) -> Option<Instant> {
         let timers = self.nics.iter().filter_map(|nic| nic.engine.poll_timeout());
         let deeds = self.agenda.iter().map(|(at, ..)| *at);

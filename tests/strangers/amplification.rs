@@ -16,7 +16,7 @@ use super::harness::{
 use super::packets::{REQ, Request, management, sealed};
 use super::serve::NONCE;
 
-/// What a stranger sent, what came back to it, and what reached third parties.
+/// Bytes that a stranger sent, that came back to it, and that reached third parties.
 struct Row {
     protocol: &'static str,
     attempt: &'static str,
@@ -86,7 +86,7 @@ fn by_requests(
     attempts.into_iter().map(row).collect()
 }
 
-/// Everything that a stranger says over TCP, and the answer.
+/// Sends text over TCP as a stranger, and measures the answer.
 fn by_tcp(
     protocol: &'static str,
     attempt: &'static str,

@@ -84,7 +84,7 @@ struct Pair {
     at: SocketAddr,
     accepted: Connection,
     connection: Connection,
-    /// Where the server receives.
+    /// Receive buffer of the server.
     buffer: Buffer,
 }
 

@@ -20,7 +20,7 @@ fn config() -> Config {
     Config::default().secret(Secret::new("the group's secret"))
 }
 
-/// What a member has received, and what happened.
+/// Messages that a member has received, and its events.
 #[derive(Default)]
 struct Inbox {
     messages: usize,
@@ -83,8 +83,8 @@ impl Pair {
     }
 }
 
-/// What a stranger says when it claims to be a server of a group: the connection's hello, and the
-/// group's.
+/// Returns the messages of a stranger that claims to be a server of a group: the connection's
+/// hello, and the group's.
 fn hello(server: u16, incarnation: u64, attempt: u32) -> Vec<u8> {
     let mut bytes = vec![b'r', b'N', 1, 16, 0, 2, 36, 0];
     bytes.extend(0x1_0000_u64.to_le_bytes());

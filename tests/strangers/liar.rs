@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use super::harness::address;
 
-/// How it goes on after the opening.
+/// Behavior after the opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// It says nothing at all, not even in the opening.
+    /// Sends nothing at all, not even in the opening.
     Mute,
-    /// It says its lines, and then nothing.
+    /// Sends its lines, and then nothing.
     Silent,
-    /// It says its lines, and then that it is alive, for ever.
+    /// Sends its lines, and then keep-alive messages for ever.
     Alive,
 }
 

@@ -92,7 +92,7 @@ impl Drop for Echo {
     }
 }
 
-/// What a peer says of its ring.
+/// Returns a peer's description of its ring.
 fn hello(log: u8, writes: u16) -> Vec<u8> {
     let mut bytes = vec![b'r', b'N', 1, log];
     bytes.extend(writes.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Who may reach which bytes, and what is done to them.
+//! Access to memory, and its effects.
 
 use roce::verbs::{Access, MwType, WcStatus};
 

@@ -1,4 +1,4 @@
-//! What verbs mean: work requests executed one after the other, at once, on a network that loses
+//! Model of verbs: work requests executed one after the other, at once, on a network that loses
 //! nothing.
 //!
 //! It shares nothing with the engine but the names of verbs. Here are queues and states;
@@ -32,7 +32,7 @@ pub struct Remote {
     pub at: usize,
 }
 
-/// What is asked for.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     Send {
@@ -84,7 +84,7 @@ pub enum Request {
     },
 }
 
-/// Where the data of a request are.
+/// Location of a request's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Local {
     Pieces(Vec<Piece>),
@@ -118,14 +118,14 @@ pub struct Done {
     pub invalidated: Option<(usize, u8)>,
 }
 
-/// What memory is known by.
+/// Key of memory.
 #[derive(Clone, Debug)]
 enum Key {
     Region {
         domain: usize,
         rights: Access,
     },
-    /// With the low byte of its key, counted from the one it was made with.
+    /// Window, with the low byte of its key, counted from the one it was created with.
     Window {
         domain: usize,
         kind: MwType,
@@ -150,14 +150,14 @@ pub struct Qp {
     pub kind: QpType,
     pub domain: usize,
     pub state: QpState,
-    /// What its peer may do.
+    /// Access rights of its peer.
     pub rights: Access,
     pub mtu: usize,
     pub peer: usize,
-    /// Which receive queue it takes from, and whether others do too.
+    /// Index of its receive queue, and whether others share it.
     pub queue: usize,
     pub shared: bool,
-    /// How many sends and receives can be outstanding.
+    /// Maximum numbers of outstanding sends and receives.
     pub send_depth: usize,
     pub recv_depth: usize,
     pub sig_all: bool,
@@ -168,7 +168,7 @@ pub struct Qp {
     /// polled.
     pub silent: usize,
     pub unpolled: usize,
-    /// How many bytes of the oldest send are at the peer already.
+    /// Number of bytes of the oldest send that are at the peer already.
     pub placed: usize,
     /// Completions of sends and of receives.
     pub sent: Vec<Done>,
@@ -215,7 +215,7 @@ impl Qp {
     }
 }
 
-/// Where a datagram's payload begins in its receive buffer.
+/// Offset of a datagram's payload in its receive buffer.
 pub const AREA: usize = 40;
 
 /// All of it.
@@ -226,14 +226,14 @@ pub struct Model {
     keys: Vec<Key>,
     pub queues: Vec<VecDeque<Recv>>,
     pub qps: Vec<Qp>,
-    /// What a datagram's receive buffer begins with.
+    /// Bytes at the start of a datagram's receive buffer.
     pub area: Vec<u8>,
 }
 
-/// What an attempt to execute a request comes to.
+/// Result of an attempt to execute a request.
 enum Verdict {
     Done,
-    /// There is no receive for it yet.
+    /// No receive is posted yet.
     Wait,
     Failed(WcStatus),
 }
@@ -390,7 +390,7 @@ fn is_offered(request: &Request, kind: QpType) -> bool {
     }
 }
 
-/// What a request completes as.
+/// Returns the completion opcode of a request.
 pub fn completes_as(request: &Request) -> WcOpcode {
     match request {
         Request::Send { .. } | Request::SendWithInv { .. } => WcOpcode::Send,
@@ -405,7 +405,7 @@ pub fn completes_as(request: &Request) -> WcOpcode {
     }
 }
 
-/// How many bytes a request moves.
+/// Returns the number of bytes that a request moves.
 pub fn message_len(work: &Work) -> usize {
     match (&work.request, &work.local) {
         (Request::Swap { .. } | Request::Add { .. } | Request::Store { .. }, _) => 8,
