@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -107,6 +108,8 @@ struct State {
 pub struct Admission {
     limits: Limits,
     state: Mutex<State>,
+    /// Notified when a client ends.
+    ended: Condvar,
 }
 
 impl std::fmt::Debug for Admission {
@@ -118,7 +121,7 @@ impl std::fmt::Debug for Admission {
 impl Admission {
     /// Begins without a client.
     pub fn new(limits: Limits) -> Arc<Self> {
-        Arc::new(Self { limits, state: Mutex::default() })
+        Arc::new(Self { limits, state: Mutex::default(), ended: Condvar::new() })
     }
 
     /// Returns the limits.
@@ -131,9 +134,12 @@ impl Admission {
         self.state().in_all
     }
 
-    /// Whether so many clients have lost their place that a newcomer has to wait for their threads.
-    pub fn is_crowded(&self) -> bool {
-        self.state().displaced >= self.limits.clients
+    /// Waits until fewer clients have lost their place than there are places, so that a newcomer
+    /// may take one. Returns whether it is so; until then newcomers stay in the backlog.
+    pub fn wait_for_room(&self, at_most: Duration) -> bool {
+        let is_crowded = |state: &mut State| state.displaced >= self.limits.clients;
+        let waited = self.ended.wait_timeout_while(self.state(), at_most, is_crowded);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     /// Takes in a client that has sent nothing yet, if need be in the place of another.
@@ -277,6 +283,7 @@ impl Drop for Ticket {
             state.displaced = state.displaced.saturating_sub(1);
         }
         state.give_back(self.owner, taken);
+        self.admission.ended.notify_all();
     }
 }
 
@@ -383,7 +390,8 @@ mod tests {
         assert_eq!(welcome(&admission, 10).unwrap_err(), Refused::Busy);
         drop((honest, crowd, third, others, newcomer));
         assert_eq!(admission.in_all(), Use::default());
-        assert!(!admission.is_crowded() && admission.state().by_owner.is_empty());
+        assert_eq!(admission.state().displaced, 0);
+        assert!(admission.state().by_owner.is_empty());
     }
 
     #[test]
@@ -391,11 +399,16 @@ mod tests {
         let (admission, closed) = (Admission::new(limits(1)), Arc::new(AtomicU64::new(0)));
         let first = enter(&admission, 1, &closed);
         let _second = enter(&admission, 2, &closed);
-        assert!(first.is_displaced() && admission.is_crowded());
+        assert!(first.is_displaced() && !admission.wait_for_room(Duration::ZERO));
         let refused = admission.enter(address(3), Box::new(|| ()));
         assert_eq!(refused.unwrap_err(), Refused::Busy);
-        drop(first);
-        assert!(!admission.is_crowded());
+        // A thread that ends while a server waits makes room for a newcomer.
+        let has_room = std::thread::scope(|scope| {
+            let server = scope.spawn(|| admission.wait_for_room(Duration::from_secs(60)));
+            drop(first);
+            server.join().unwrap()
+        });
+        assert!(has_room);
         enter(&admission, 3, &closed);
     }
 

@@ -37,6 +37,9 @@ impl Server {
             let mut short = false;
             while !done() {
                 for listener in readable(listeners)? {
+                    if !self.admission.wait_for_room(ROUND) {
+                        continue;
+                    }
                     match listener.accept() {
                         Ok((stream, address)) => {
                             short = false;

@@ -16,6 +16,9 @@ const REQUEST_MAX: usize = 8 << 10;
 /// Time for a client to send its whole request, and to take the answer.
 const CLIENT_WAIT: Duration = Duration::from_secs(5);
 
+/// Pause after a client could not be accepted, for want of descriptors or memory.
+const RETRY: Duration = Duration::from_millis(100);
+
 /// Limits of all clients: a newcomer takes the place of the slowest one.
 const LIMITS: Limits = Limits {
     clients: 16,
@@ -93,8 +96,15 @@ fn to_text_format(metrics: &str) -> String {
 /// Answers clients until the process ends.
 pub(super) fn serve(listener: &TcpListener, registry: Registry) {
     let (admission, registry) = (Admission::new(LIMITS), Arc::new(registry));
-    for stream in listener.incoming().flatten() {
+    loop {
+        if !admission.wait_for_room(CLIENT_WAIT) {
+            continue;
+        }
         // What a client does wrong is no concern of others.
+        let Ok((stream, _)) = listener.accept() else {
+            std::thread::sleep(RETRY);
+            continue;
+        };
         let stream = Arc::new(stream);
         let Some(ticket) = admit(&admission, &stream) else { continue };
         let registry = Arc::clone(&registry);
