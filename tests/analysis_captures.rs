@@ -17,13 +17,13 @@ use roce::wire::{Gid, Psn, ROCE_PORT, Service};
 
 /// Output of the analysis.
 #[derive(Default)]
-struct Told {
+struct Output {
     messages: Vec<Message>,
     /// Sender's address, PSN, note.
     notes: Vec<(Gid, Psn, PacketNote)>,
 }
 
-impl Sink for Told {
+impl Sink for Output {
     fn packet(&mut self, facts: &PacketFacts, note: &PacketNote) {
         self.notes.push((facts.source, facts.psn, *note));
     }
@@ -35,27 +35,27 @@ impl Sink for Told {
 
 /// Analyzes a capture; the messages come in the order of their first frames.
 fn analyze(path: &Path) -> (Report, Vec<Message>) {
-    let (report, told) = analyze_packets(path);
-    (report, told.messages)
+    let (report, output) = analyze_packets(path);
+    (report, output.messages)
 }
 
 /// Analyzes a capture; what is told of packets, too.
-fn analyze_packets(path: &Path) -> (Report, Told) {
+fn analyze_packets(path: &Path) -> (Report, Output) {
     let mut reader = capture::open(path).unwrap();
     let mut decoder = Decoder::new(ROCE_PORT);
     let mut config = Config::default();
     config.files = vec![path.display().to_string()];
-    let (mut analysis, mut told) = (Analysis::new(config), Told::default());
+    let (mut analysis, mut output) = (Analysis::new(config), Output::default());
     while let Some(record) = reader.next().unwrap() {
         let context = decoder.decode(&record);
         match PacketFacts::new(&context, 0) {
-            Some(facts) => analysis.handle_packet(&facts, &mut told),
+            Some(facts) => analysis.handle_packet(&facts, &mut output),
             None => analysis.handle_other_frame(context.time, context.wire_len, 0),
         }
     }
-    let report = analysis.finish(&mut told);
-    told.messages.sort_by_key(|message| message.first_frame);
-    (report, told)
+    let report = analysis.finish(&mut output);
+    output.messages.sort_by_key(|message| message.first_frame);
+    (report, output)
 }
 
 fn ours(name: &str) -> PathBuf {
@@ -262,7 +262,7 @@ fn packets_of_all_operations_are_those_that_tshark_counts() {
 
 #[test]
 fn lossy_ping_pong_has_its_messages_and_no_others() {
-    let (report, Told { messages, notes }) = analyze_packets(&ours("rxe_lossy.pcap"));
+    let (report, Output { messages, notes }) = analyze_packets(&ours("rxe_lossy.pcap"));
     let [connection] = &report.connections[..] else { panic!("{:?}", report.connections) };
     assert_eq!(
         connection.ends.each_ref().map(|end| end.qpn.map(|qpn| qpn.get())),

@@ -13,10 +13,9 @@ use roce::ping::Packet;
 use super::bench_protocol::Control;
 use super::bench_protocol::admission::{self, LIMITS};
 use super::bench_protocol::layout::{self, Layout};
-use super::bench_protocol::meeting::Meeting;
 use super::bench_protocol::mesh::{self, Task, TaskResult};
 use super::bench_protocol::messages::{
-    News, Reach, Seen, hello, read_answer, read_counters, read_hello, send_counters,
+    PeerMessage, Reach, Seen, hello, read_answer, read_counters, read_hello, send_counters,
 };
 use super::bench_protocol::offer::{Command, Wish};
 use super::bench_protocol::opening::{Protocol, begin, introduce, welcome};
@@ -25,6 +24,7 @@ use super::bench_protocol::pingpong_message::{
 };
 use super::bench_protocol::plan::Plan;
 use super::bench_protocol::probe::{Hello, Welcome};
+use super::bench_protocol::rendezvous::Rendezvous;
 
 /// Bytes of a stranger, cut into pieces; what it is sent goes nowhere, but is text.
 struct Wire {
@@ -138,8 +138,11 @@ fn serve_bench(control: &mut Control, plan: Plan, peer: Reach) -> anyhow::Result
         control.set_waiting(false)?;
         loop {
             let Some(line) = control.try_line()? else { continue };
-            if let News::Done(done) = News::parse(&line)? {
-                assert_eq!(News::parse(done.to_line().trim_end()).expect("sent"), News::Done(done));
+            if let PeerMessage::Done(done) = PeerMessage::parse(&line)? {
+                assert_eq!(
+                    PeerMessage::parse(done.to_line().trim_end()).expect("sent"),
+                    PeerMessage::Done(done)
+                );
                 break;
             }
         }
@@ -265,13 +268,13 @@ fn client(control: &mut Control, by_cm: bool) -> anyhow::Result<()> {
     let (mtu, reach) = read_answer(control, &plan)?;
     assert!(mtu <= plan.mtu && reach.qps.len() == 2);
     if by_cm {
-        let meeting = Meeting::read(control)?;
-        let again = Meeting::read(&mut Wire::control(meeting.to_line().as_bytes(), 3));
-        assert_eq!(again.expect("what is sent is read"), meeting);
-        assert_eq!(meeting.queue_pair(&meeting.private_data(1)), Some(1));
+        let rendezvous = Rendezvous::read(control)?;
+        let again = Rendezvous::read(&mut Wire::control(rendezvous.to_line().as_bytes(), 3));
+        assert_eq!(again.expect("what is sent is read"), rendezvous);
+        assert_eq!(rendezvous.queue_pair(&rendezvous.private_data(1)), Some(1));
     }
     control.expect("ready")?;
-    while !matches!(News::parse(&control.line()?)?, News::Done(_)) {}
+    while !matches!(PeerMessage::parse(&control.line()?)?, PeerMessage::Done(_)) {}
     Seen::read(control)?;
     read_counters(control).map(drop)
 }

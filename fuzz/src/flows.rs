@@ -34,7 +34,7 @@ pub fn flows(input: &[u8]) {
 
 /// Output of the analysis.
 #[derive(Default)]
-struct Told {
+struct Output {
     notes: u64,
     duplicates: u64,
     retransmissions: u64,
@@ -44,7 +44,7 @@ struct Told {
     flows: BTreeSet<u32>,
 }
 
-impl Sink for Told {
+impl Sink for Output {
     fn packet(&mut self, facts: &PacketFacts, note: &PacketNote) {
         self.notes += 1;
         self.duplicates += u64::from(note.duplicate);
@@ -67,7 +67,7 @@ impl Sink for Told {
 
 struct Run {
     analysis: Analysis,
-    told: Told,
+    output: Output,
     packets: u64,
     frames: u64,
 }
@@ -76,21 +76,21 @@ impl Run {
     fn new(files: usize) -> Self {
         let mut config = Config::default();
         config.files = (0..files).map(|file| file.to_string()).collect();
-        Self { analysis: Analysis::new(config), told: Told::default(), packets: 0, frames: 0 }
+        Self { analysis: Analysis::new(config), output: Output::default(), packets: 0, frames: 0 }
     }
 
     fn packet(&mut self, facts: &PacketFacts) {
         self.frames += 1;
         // A frame of several packets that cannot be told apart is no packet.
         self.packets += u64::from(facts.unsplit != Unsplit::Certain);
-        self.analysis.handle_packet(facts, &mut self.told);
+        self.analysis.handle_packet(facts, &mut self.output);
     }
 
     /// The sums of the report are those of what was told.
     fn finish(mut self, is_written: bool) {
-        let report = self.analysis.finish(&mut self.told);
-        let told = self.told;
-        assert!(told.notes <= self.packets, "a packet has one note");
+        let report = self.analysis.finish(&mut self.output);
+        let output = self.output;
+        assert!(output.notes <= self.packets, "a packet has one note");
         assert_eq!((report.capture.packets, report.capture.frames), (self.packets, self.frames));
         let all = &report.totals.all;
         if report.capture.kind.explains(FindingKind::Loss) {
@@ -99,21 +99,21 @@ impl Run {
         }
         // What is understood later than its packet came (responses whose connection is found later)
         // is only counted.
-        assert!(all.duplicate_packets >= told.duplicates, "duplicates");
+        assert!(all.duplicate_packets >= output.duplicates, "duplicates");
         let causes = all.retransmissions;
         let causes = [causes.timeout, causes.sequence_nak, causes.implied_nak, causes.rnr];
         // A later packet can show that one was late, and no retransmission.
         let counted = causes.iter().map(|cause| cause.packets).sum::<u64>();
-        let late = told.retransmissions.saturating_sub(counted);
-        assert!(counted <= told.retransmissions && late <= all.reordered, "retransmissions");
+        let late = output.retransmissions.saturating_sub(counted);
+        assert!(counted <= output.retransmissions && late <= all.reordered, "retransmissions");
         let lost = all.lost_requests + all.lost_responses + all.lost_or_late;
-        assert_eq!(lost, told.losses, "losses");
+        assert_eq!(lost, output.losses, "losses");
         let completed = all.operations.iter().map(|operation| operation.completed).sum::<u64>();
-        assert_eq!(completed, told.completed, "messages that completed");
+        assert_eq!(completed, output.completed, "messages that completed");
         for operation in &all.operations {
             assert!(operation.completed + operation.failed <= operation.messages, "{operation:?}");
         }
-        for flow in told.flows {
+        for flow in output.flows {
             let (number, _) = report.flow_of(flow).expect("few connections: none is forgotten");
             assert!(report.connections.iter().any(|known| known.flow == number));
         }

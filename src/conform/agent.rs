@@ -33,7 +33,6 @@ pub struct Agent {
     /// GID index; by default that of the first IPv4 address, or else the first.
     pub gid_index: Option<u8>,
     /// Connects the queue pairs of RC, if the other one has that as well.
-    #[cfg(target_os = "linux")]
     pub manager: Option<crate::connect::ConnectionManager>,
 }
 

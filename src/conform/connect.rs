@@ -19,7 +19,7 @@ use crate::verbs::{AttrMask, QpAttr, QpState, QpType};
 const CONNECT_WAIT: Duration = Duration::from_secs(20);
 
 /// Role of one side while the connection manager connects its queue pairs.
-pub(super) enum Meeting<'a> {
+pub(super) enum CmRole<'a> {
     /// The requester, which connects.
     Requester(&'a ConnectionManager),
     /// The responder, which listens.
@@ -40,7 +40,7 @@ fn failed(error: impl std::fmt::Display) -> Stop {
     Stop::trouble("connection manager", error)
 }
 
-impl<'a> Meeting<'a> {
+impl<'a> CmRole<'a> {
     /// Prepares to connect the queue pairs of a side, if they are reliable ones, and says so in its
     /// reach.
     pub(super) fn new(
@@ -52,7 +52,7 @@ impl<'a> Meeting<'a> {
         if objects.kind != QpType::Rc {
             return Ok(None);
         }
-        let (meeting, port) = match side {
+        let (role, port) = match side {
             super::Side::Requester => (Self::Requester(manager), 0),
             super::Side::Responder => {
                 let at = SocketAddr::new(address_of(own), 0);
@@ -62,7 +62,7 @@ impl<'a> Meeting<'a> {
             }
         };
         own.cm_port = Some(port);
-        Ok(Some(meeting))
+        Ok(Some(role))
     }
 
     /// Connects the queue pairs, in their order, and takes them back to RESET. The connections last

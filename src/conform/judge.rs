@@ -46,13 +46,7 @@ impl Pair {
         let agent = |link| -> io::Result<Agent> {
             let (link, wire) = watch(link);
             let device = Arc::new(SoftNic::start(link)?);
-            Ok(Agent {
-                device,
-                wire: Some(wire),
-                gid_index: None,
-                #[cfg(target_os = "linux")]
-                manager: None,
-            })
+            Ok(Agent { device, wire: Some(wire), gid_index: None, manager: None })
         };
         Self::local(agent(a)?, agent(b)?).map_err(io::Error::other)
     }

@@ -44,7 +44,6 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
-#[cfg(target_os = "linux")]
 mod connect;
 pub mod control;
 pub mod deviation;

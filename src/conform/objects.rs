@@ -79,7 +79,7 @@ impl Objects {
     ) -> Result<Self, Stop> {
         let spec = instance.scenario.side(side);
         let gid = choose_gid(device.device(), gid_index)?;
-        let how = manner(instance, side, &spec.qp.or(&instance.scenario.qp))?;
+        let how = connect_attr(instance, side, &spec.qp.or(&instance.scenario.qp))?;
         let created = |error| Stop::trouble("protection domains and completion queues", error);
         let pd = || device.create_pd().map_err(created);
         let cq = || device.create_cq(CQ_ROOM).map_err(created);
@@ -232,7 +232,7 @@ fn choose_gid(device: &dyn Device, index: Option<u8>) -> Result<(u8, Gid), Stop>
 
 /// Returns the attributes by which the queue pairs of a side are connected. They are patient, so
 /// that a busy machine does not look like loss.
-fn manner(instance: &Instance, side: Side, spec: &QpSpec) -> Result<Connect, Stop> {
+fn connect_attr(instance: &Instance, side: Side, spec: &QpSpec) -> Result<Connect, Stop> {
     let usual = Connect::default();
     let access = spec.access.as_deref().map_or(Ok(usual.access), access_of);
     let mtu = Mtu::from_bytes(instance.mtu as usize);

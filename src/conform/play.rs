@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::agent::{Agent, REPLY_TIMEOUT, Terms};
-#[cfg(target_os = "linux")]
-use super::connect::Meeting;
+use super::connect::CmRole;
 use super::control::{ControlError, Hello, Line, Message, Reach, check_windows, unexpected};
 use super::expand::Instance;
 use super::normalise::Names;
@@ -67,7 +66,6 @@ pub(super) struct Play<'a> {
     instance: &'a Instance,
     side: Side,
     /// Connections, which end before the queue pairs are destroyed.
-    #[cfg(target_os = "linux")]
     connections: Vec<crate::connect::Connection>,
     objects: Objects,
     names: Names,
@@ -95,7 +93,6 @@ impl Drop for Play<'_> {
             wire.arm(Vec::new());
         }
         // A scenario may leave requests that no peer will ever answer.
-        #[cfg(target_os = "linux")]
         self.connections.drain(..).for_each(crate::connect::Connection::abort);
     }
 }
@@ -113,9 +110,8 @@ impl<'a> Play<'a> {
         let mut objects =
             Objects::new(&Arc::clone(&agent.device).into(), agent.gid_index, instance, side)?;
         let mut own = objects.reach();
-        #[cfg(target_os = "linux")]
-        let meeting = match &agent.manager {
-            Some(manager) => Meeting::new(manager, side, &objects, &mut own)?,
+        let role = match &agent.manager {
+            Some(manager) => CmRole::new(manager, side, &objects, &mut own)?,
             None => None,
         };
         line.send(&Message::Reach(own.clone()))?;
@@ -124,9 +120,8 @@ impl<'a> Play<'a> {
             let why = "one side wants the connection manager, the other does not: use -R on both or on neither";
             return Err(Stop::Trouble(why.to_owned()));
         }
-        #[cfg(target_os = "linux")]
-        let connections = match meeting {
-            Some(meeting) => meeting.connect(&objects, &own, &theirs)?,
+        let connections = match role {
+            Some(role) => role.connect(&objects, &own, &theirs)?,
             None => Vec::new(),
         };
         objects.connect(&theirs)?;
@@ -154,7 +149,6 @@ impl<'a> Play<'a> {
             instance,
             side,
             images: images.collect::<Result<_, _>>().map_err(Stop::Trouble)?,
-            #[cfg(target_os = "linux")]
             connections,
             objects,
             names,
@@ -211,7 +205,7 @@ impl<'a> Play<'a> {
             let base = self.names.of(Side::Requester).qps.first().map_or(0, |(_, psn)| *psn);
             let from_here = fault.from == self.side;
             let direction = if from_here { Direction::Outbound } else { Direction::Inbound };
-            let mut rule = Rule::new(fault.deed.action())
+            let mut rule = Rule::new(fault.effect.action())
                 .direction(direction)
                 .qps(to.qps.iter().map(|(qpn, _)| Qpn::new(*qpn)));
             if let Some(psn) = fault.psn {

@@ -109,7 +109,7 @@ impl Server {
     ) -> Result<usize, ControlError> {
         let line = control::accept(stream, self.token.as_ref())?;
         let ticket = Arc::new(ticket);
-        let mut line = Heard { line, ticket: Arc::clone(&ticket) };
+        let mut line = TimedLine { line, ticket: Arc::clone(&ticket) };
         let address = (!self.any_gid).then_some(address);
         let terms = Terms { turns: Some(&self.turns), address };
         self.agent.serve_client(&mut line, &terms, &|| ticket.welcome())
@@ -117,12 +117,12 @@ impl Server {
 }
 
 /// A line that notes when its client last said something.
-struct Heard {
+struct TimedLine {
     line: Box<dyn Line>,
     ticket: Arc<Ticket>,
 }
 
-impl Line for Heard {
+impl Line for TimedLine {
     fn say(&mut self, line: &str) -> Result<(), ControlError> {
         self.line.say(line)
     }

@@ -8,21 +8,15 @@
 //! fault changes them. So the comparison is about what devices did. Fault rules name queue pairs by
 //! number, so each instance sets its own.
 
-#[cfg(target_os = "linux")]
 use std::io;
-#[cfg(target_os = "linux")]
 use std::sync::Weak;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-#[cfg(target_os = "linux")]
 use std::time::Duration;
 
 use crate::link::Link;
-#[cfg(target_os = "linux")]
 use crate::link::fault::Lane;
 use crate::link::fault::{Direction, Effect, Injector, Rule, Spec};
-#[cfg(target_os = "linux")]
 use crate::link::raw::bump::{Bump, Frame};
-#[cfg(target_os = "linux")]
 use crate::time::Instant;
 use crate::wire::{Bth, Qpn, view};
 
@@ -121,7 +115,6 @@ pub fn watch(link: Link) -> (Link, Wire) {
 
 /// Returns the wire of a device behind a bump in the wire. A thread forwards frames until the last
 /// handle is dropped.
-#[cfg(target_os = "linux")]
 pub fn behind(bump: Bump) -> io::Result<Wire> {
     let wire = Wire::new();
     let (injector, held) = (wire.injector.clone(), Arc::downgrade(&wire.log));
@@ -131,11 +124,9 @@ pub fn behind(bump: Bump) -> io::Result<Wire> {
 }
 
 /// Maximum time until the thread sees that the last handle was dropped.
-#[cfg(target_os = "linux")]
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Forwards frames until the last handle is dropped or an interface fails.
-#[cfg(target_os = "linux")]
 fn forward(mut bump: Bump, injector: &Injector, held: &Weak<Mutex<Log>>) {
     let start = super::now();
     let clock = || {

@@ -5,7 +5,6 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-#[cfg(target_os = "linux")]
 use socket2::{Domain, Socket, Type};
 
 use super::admission::Close;
@@ -167,7 +166,6 @@ pub fn close_of(stream: &Arc<TcpStream>) -> Close {
 }
 
 /// Connects to a server, from `source` if this host has that address and a way from there.
-#[cfg(target_os = "linux")]
 pub fn connect(
     source: Option<IpAddr>,
     server: SocketAddr,
@@ -190,7 +188,6 @@ fn is_final(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::TimedOut)
 }
 
-#[cfg(target_os = "linux")]
 fn connect_from(source: IpAddr, server: SocketAddr, within: Duration) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(server), Type::STREAM, None)?;
     let mut from = SocketAddr::new(source, 0);
@@ -201,7 +198,6 @@ fn connect_from(source: IpAddr, server: SocketAddr, within: Duration) -> io::Res
     finish(socket, server, within)
 }
 
-#[cfg(target_os = "linux")]
 fn finish(socket: Socket, server: SocketAddr, within: Duration) -> io::Result<TcpStream> {
     socket.connect_timeout(&server.into(), within)?;
     socket.set_nonblocking(false)?;

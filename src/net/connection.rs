@@ -69,17 +69,17 @@ impl Connection {
 
     /// Returns the peer's address.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        self.shared.about.peer
+        self.shared.info.peer
     }
 
     /// Returns the own address.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.shared.about.local
+        self.shared.info.local
     }
 
     /// Returns what the peer's program had to say when it connected or accepted.
     pub fn private_data(&self) -> &[u8] {
-        &self.shared.about.private_data
+        &self.shared.info.private_data
     }
 
     /// Returns the protection domain: memory of it can be sent, published and operated with.

@@ -10,7 +10,7 @@ use socket2::{Domain, Socket, Type};
 use super::core::PeerRing;
 use super::error::Error;
 use super::hello;
-use super::shared::{About, Prepared};
+use super::shared::{ConnectionInfo, Prepared};
 use crate::device::AnyQp;
 use crate::verbs::{Connect, ConnectError, Endpoint, Mtu, RetryCount};
 use crate::wire::{Bits, Gid, Psn, Qpn};
@@ -26,7 +26,7 @@ const REFUSED: u8 = 2;
 #[derive(Debug)]
 pub(super) struct Dialed {
     pub(super) ring: PeerRing,
-    pub(super) about: About,
+    pub(super) info: ConnectionInfo,
 }
 
 /// A side's queue pair and hello.
@@ -88,9 +88,9 @@ fn connect_qp(prepared: &Prepared, own: &Offer, peer: &Offer) -> Result<(), Erro
     Ok(qp.connect(&peer.end, &how)?)
 }
 
-fn about(stream: &TcpStream, private_data: &[u8]) -> About {
+fn info(stream: &TcpStream, private_data: &[u8]) -> ConnectionInfo {
     let (local, peer) = (stream.local_addr().ok(), stream.peer_addr().ok());
-    About { local, peer, private_data: private_data.to_vec() }
+    ConnectionInfo { local, peer, private_data: private_data.to_vec() }
 }
 
 /// Connects a stream, from an address of this machine if one is given.
@@ -126,7 +126,7 @@ pub(super) fn connect(
     connect_qp(prepared, &own, &peer)?;
     // The peer may send from now on.
     stream.write_all(&[ACCEPTED])?;
-    Ok(Dialed { ring, about: about(&stream, private_data) })
+    Ok(Dialed { ring, info: info(&stream, private_data) })
 }
 
 /// Connects a queue pair to that of a peer that asks for it, and answers. The peer says by a byte
@@ -142,7 +142,7 @@ pub(super) fn accept(
     connect_qp(prepared, &own, peer)?;
     stream.write_all(&[ACCEPTED])?;
     own.send(stream)?;
-    Ok(Dialed { ring, about: about(stream, private_data) })
+    Ok(Dialed { ring, info: info(stream, private_data) })
 }
 
 /// Refuses a peer.

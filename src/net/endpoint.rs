@@ -12,7 +12,7 @@ use super::hello;
 use super::limits::{PRIVATE_DATA_MAX, PUBLISHED_MAX};
 use super::listener::Listener;
 use super::offers::Offers;
-use super::shared::{About, Prepared};
+use super::shared::{ConnectionInfo, Prepared};
 use crate::connect::{self, ConnectionManager, Options};
 use crate::device::{Context, Mr, MrSlice, Pd};
 use crate::link::interface::interfaces;
@@ -237,12 +237,12 @@ impl Endpoint {
                     hello::parse(held.private_data()).ok_or(Error::Foreign)?;
                 let private_data = private_data.to_vec();
                 let (local, peer) = (held.local_addr(), held.peer_addr());
-                let about = About { local, peer, private_data };
-                Ok(Connection::new(prepared.connected(ring, about, Some(held))?))
+                let info = ConnectionInfo { local, peer, private_data };
+                Ok(Connection::new(prepared.connected(ring, info, Some(held))?))
             }
             Signaling::Tcp => {
-                let Dialed { ring, about } = dial::connect(&prepared, from, to, &hello, timeout)?;
-                Ok(Connection::new(prepared.connected(ring, about, None)?))
+                let Dialed { ring, info } = dial::connect(&prepared, from, to, &hello, timeout)?;
+                Ok(Connection::new(prepared.connected(ring, info, None)?))
             }
         }
     }

@@ -12,7 +12,7 @@ use super::connection::Connection;
 use super::core::PeerRing;
 use super::counters::Counter;
 use super::error::Error;
-use super::shared::{About, Prepared, now};
+use super::shared::{ConnectionInfo, Prepared, now};
 use crate::connect;
 
 /// A peer that was answered.
@@ -20,7 +20,7 @@ use crate::connect;
 pub(super) struct HalfOpen {
     pub(super) prepared: Prepared,
     pub(super) ring: PeerRing,
-    pub(super) about: About,
+    pub(super) info: ConnectionInfo,
     pub(super) by: HalfOpenBy,
 }
 
@@ -44,11 +44,11 @@ impl HalfOpen {
                 None
             }
         };
-        Ok(Connection::new(self.prepared.connected(self.ring, self.about, held)?))
+        Ok(Connection::new(self.prepared.connected(self.ring, self.info, held)?))
     }
 
     fn source(&self) -> Option<IpAddr> {
-        self.about.peer.map(|peer| peer.ip())
+        self.info.peer.map(|peer| peer.ip())
     }
 
     fn poll(&mut self) -> Outcome {
@@ -115,9 +115,9 @@ impl HalfOpens {
                     count(Counter::HalfOpenFailed);
                 }
                 Outcome::Connected(held) => {
-                    let HalfOpen { prepared, ring, about, .. } = self.0.remove(at);
+                    let HalfOpen { prepared, ring, info, .. } = self.0.remove(at);
                     let held = held.map(|held| *held);
-                    return Some(prepared.connected(ring, about, held).map(Connection::new));
+                    return Some(prepared.connected(ring, info, held).map(Connection::new));
                 }
             }
         }

@@ -13,7 +13,7 @@ use super::error::Error;
 use super::half_open::{HalfOpen, HalfOpenBy, HalfOpens};
 use super::hello;
 use super::offers::{OFFER_TIMEOUT, Offers};
-use super::shared::{About, now};
+use super::shared::{ConnectionInfo, now};
 use crate::connect::{self, Options};
 use crate::link::OpenError;
 use crate::link::interface::interfaces;
@@ -45,14 +45,14 @@ const LOOK_TCP: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub struct Listener {
     endpoint: Endpoint,
-    by: By,
+    by: ListenerBy,
     /// Peers that were answered and are not yet connected. A caller takes them out while it waits.
     half_open: Mutex<HalfOpens>,
     counters: Mutex<Counters>,
 }
 
 #[derive(Debug)]
-enum By {
+enum ListenerBy {
     /// Endpoints with the connection manager's listener of each. The first one wakes those that
     /// wait, for all.
     Cm(Vec<(Endpoint, connect::Listener)>),
@@ -108,25 +108,25 @@ impl Listener {
             }
         }
         let (half_open, counters) = (Mutex::default(), Mutex::default());
-        Self { endpoint, by: By::Cm(all), half_open, counters }
+        Self { endpoint, by: ListenerBy::Cm(all), half_open, counters }
     }
 
     pub(super) fn by_tcp(endpoint: Endpoint, offers: Offers) -> Self {
         let (half_open, counters) = (Mutex::default(), Mutex::default());
-        Self { endpoint, by: By::Tcp(offers), half_open, counters }
+        Self { endpoint, by: ListenerBy::Tcp(offers), half_open, counters }
     }
 
     /// Returns the address that it listens at: the unspecified one, with its port, if there are
     /// several.
     pub fn local_addr(&self) -> Result<SocketAddr, Error> {
         match &self.by {
-            By::Cm(all) => {
+            ListenerBy::Cm(all) => {
                 let (_, listener) = all.first().ok_or(Error::Closed)?;
                 let at = listener.local_addr()?;
                 let any = if at.is_ipv4() { [0; 4].into() } else { IpAddr::from([0; 16]) };
                 Ok(if all.len() == 1 { at } else { SocketAddr::new(any, at.port()) })
             }
-            By::Tcp(offers) => Ok(offers.local_addr()?),
+            ListenerBy::Tcp(offers) => Ok(offers.local_addr()?),
         }
     }
 
@@ -191,7 +191,7 @@ impl Listener {
         if let Some(connected) = half_open.take_connected(count) {
             return connected.map(Some);
         }
-        let is_tcp_pending = matches!(self.by, By::Tcp(_)) && !half_open.is_empty();
+        let is_tcp_pending = matches!(self.by, ListenerBy::Tcp(_)) && !half_open.is_empty();
         let timeout = if is_tcp_pending { timeout.min(LOOK_TCP) } else { timeout };
         let Some(request) = self.next_request(seen, timeout)? else { return Ok(None) };
         let config = self.endpoint.config;
@@ -233,8 +233,8 @@ impl Listener {
     /// A number that changes with each event; `None` if the system does not tell.
     fn rings(&self) -> Option<u64> {
         match &self.by {
-            By::Cm(all) => all.first()?.1.rings(),
-            By::Tcp(_) => None,
+            ListenerBy::Cm(all) => all.first()?.1.rings(),
+            ListenerBy::Tcp(_) => None,
         }
     }
 
@@ -242,8 +242,8 @@ impl Listener {
     /// Otherwise waits until something happens.
     fn next_request(&self, seen: Option<u64>, timeout: Duration) -> Result<Option<Request>, Error> {
         let all = match &self.by {
-            By::Cm(all) => all,
-            By::Tcp(offers) => {
+            ListenerBy::Cm(all) => all,
+            ListenerBy::Tcp(offers) => {
                 return match offers.next(Some(timeout)) {
                     Err(Error::TimedOut) => Ok(None),
                     other => {
@@ -341,14 +341,14 @@ impl Request {
                 let mut options = Options::with_private_data(&hello);
                 options.timeout = endpoint.config.connect_timeout;
                 let by = HalfOpenBy::Cm(Box::new(request.begin_accept(qp, &options)?));
-                let about = About { local, peer, private_data: theirs };
-                Ok(HalfOpen { prepared, ring, about, by })
+                let info = ConnectionInfo { local, peer, private_data: theirs };
+                Ok(HalfOpen { prepared, ring, info, by })
             }
             RequestBy::Tcp(mut stream, offer) => {
-                let Dialed { ring, about } = dial::accept(&prepared, &mut stream, &offer, &hello)?;
+                let Dialed { ring, info } = dial::accept(&prepared, &mut stream, &offer, &hello)?;
                 stream.set_nonblocking(true)?;
                 let by = HalfOpenBy::Tcp(stream, now() + OFFER_TIMEOUT);
-                Ok(HalfOpen { prepared, ring, about, by })
+                Ok(HalfOpen { prepared, ring, info, by })
             }
         }
     }

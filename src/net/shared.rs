@@ -46,9 +46,9 @@ const POLL_BYTES: usize = 96 << 10;
 /// Time between two looks whether a peer that has closed is still there, at first and at the most.
 const CLOSE_LOOK: Duration = Duration::from_millis(1);
 const CLOSE_LOOK_MAX: Duration = Duration::from_millis(50);
-/// Identity of the connected peer.
+/// Addresses of both sides, and the private data of the peer.
 #[derive(Clone, Debug)]
-pub(super) struct About {
+pub(super) struct ConnectionInfo {
     pub(super) local: Option<SocketAddr>,
     pub(super) peer: Option<SocketAddr>,
     pub(super) private_data: Vec<u8>,
@@ -62,7 +62,7 @@ pub(super) struct Shared {
     pub(super) ring: Mr,
     staging: Mr,
     pub(super) config: Config,
-    pub(super) about: About,
+    pub(super) info: ConnectionInfo,
     /// The connection manager's connection, which ends with this one.
     held: Option<connect::Connection>,
     /// Bytes of a message that is copied into the peer's ring, at the most.

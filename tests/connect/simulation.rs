@@ -42,7 +42,7 @@ impl Dice {
 
 /// Action of a program on an id, some time after it decided.
 #[derive(Clone, Copy, Debug)]
-enum Deed {
+enum IdAction {
     Accept,
     Reject,
     Establish,
@@ -51,7 +51,7 @@ enum Deed {
 }
 
 #[derive(Clone, Debug)]
-enum Happening {
+enum SimEvent {
     Arrive {
         from: usize,
         to: usize,
@@ -62,7 +62,7 @@ enum Happening {
         host: usize,
         generation: u32,
         id: CmId,
-        deed: Deed,
+        action: IdAction,
     },
     /// Sends nothing to its peers, as after `kill -9`.
     Kill(usize),
@@ -89,7 +89,7 @@ struct World {
     dice: Dice,
     now: Instant,
     serial: u64,
-    happenings: BTreeMap<(Instant, u64), Happening>,
+    happenings: BTreeMap<(Instant, u64), SimEvent>,
     hosts: Vec<Host>,
     loss: u64,
     duplication: u64,
@@ -189,11 +189,11 @@ impl World {
         }
         for _ in 0..10 + world.dice.below(20) {
             let (host, after) = (world.any_host(), world.dice.below(40_000));
-            world.plan(after, Happening::Connect(host));
+            world.plan(after, SimEvent::Connect(host));
         }
         for _ in 0..world.dice.below(3) {
             let (host, after) = (world.any_host(), world.dice.below(40_000));
-            world.plan(after, Happening::Kill(host));
+            world.plan(after, SimEvent::Kill(host));
         }
         world
     }
@@ -203,7 +203,7 @@ impl World {
         usize::try_from(self.dice.below(count)).unwrap()
     }
 
-    fn plan(&mut self, after_ms: u64, happening: Happening) {
+    fn plan(&mut self, after_ms: u64, happening: SimEvent) {
         let at = self.now.saturating_add(Duration::from_millis(after_ms));
         self.serial += 1;
         self.happenings.insert((at, self.serial), happening);
@@ -263,7 +263,7 @@ impl World {
         }
         if let Some(mad) = self.stranger.as_mut().and_then(|stranger| stranger.forge(&mad)) {
             let after = self.dice.below(200);
-            self.plan(after, Happening::Strange { to, mad: Box::new(mad) });
+            self.plan(after, SimEvent::Strange { to, mad: Box::new(mad) });
         }
         let copies = u64::from(self.dice.percent(self.duplication)) + 1;
         for _ in 0..copies {
@@ -276,7 +276,7 @@ impl World {
                 1..4 => self.dice.below(100),
                 _ => 1,
             };
-            self.plan(delay, Happening::Arrive { from, to, mad: Box::new(mad) });
+            self.plan(delay, SimEvent::Arrive { from, to, mad: Box::new(mad) });
         }
     }
 
@@ -292,76 +292,76 @@ impl World {
             true => 99,
             false => self.dice.below(100),
         };
-        let (after, deed) = match event.kind {
+        let (after, action) = match event.kind {
             EventKind::ConnectRequest => {
                 self.hosts[host].ids.insert(id, now);
                 match dice {
-                    ..75 => (soon, Deed::Accept),
-                    75..88 => (soon, Deed::Reject),
-                    88..97 => (soon, Deed::Destroy),
+                    ..75 => (soon, IdAction::Accept),
+                    75..88 => (soon, IdAction::Reject),
+                    88..97 => (soon, IdAction::Destroy),
                     _ => return,
                 }
             }
             EventKind::ConnectResponse => match dice {
-                ..85 => (soon, Deed::Establish),
-                85..92 => (soon, Deed::Destroy),
-                92..97 => (soon, Deed::Reject),
+                ..85 => (soon, IdAction::Establish),
+                85..92 => (soon, IdAction::Destroy),
+                92..97 => (soon, IdAction::Reject),
                 _ => return,
             },
             EventKind::Established => {
                 self.established += 1;
                 match dice {
-                    ..25 => (later, Deed::Disconnect),
-                    25..50 => (later, Deed::Destroy),
+                    ..25 => (later, IdAction::Disconnect),
+                    25..50 => (later, IdAction::Destroy),
                     _ => return,
                 }
             }
             EventKind::Disconnected => match dice {
-                ..60 => (soon, Deed::Disconnect),
-                60..97 => (soon, Deed::Destroy),
+                ..60 => (soon, IdAction::Disconnect),
+                60..97 => (soon, IdAction::Destroy),
                 _ => return,
             },
             EventKind::Rejected | EventKind::Unreachable | EventKind::AddrError => {
                 self.refused += 1;
-                (soon, Deed::Destroy)
+                (soon, IdAction::Destroy)
             }
-            EventKind::TimewaitExit => (soon, Deed::Destroy),
+            EventKind::TimewaitExit => (soon, IdAction::Destroy),
             _ => return,
         };
         let generation = self.hosts[host].generation;
-        self.plan(after, Happening::Do { host, generation, id, deed });
+        self.plan(after, SimEvent::Do { host, generation, id, action });
     }
 
-    fn happen(&mut self, happening: Happening) {
+    fn happen(&mut self, happening: SimEvent) {
         let now = self.now;
         match happening {
-            Happening::Arrive { from, to, mad } => {
+            SimEvent::Arrive { from, to, mad } => {
                 if let Some(node) = &mut self.hosts[to].node {
                     node.receive(now, address(from), &mad[..]);
                 }
             }
-            Happening::Strange { to, mad } => {
+            SimEvent::Strange { to, mad } => {
                 if let (Some(node), Some(stranger)) = (&mut self.hosts[to].node, &mut self.stranger)
                 {
                     node.receive(now, address(STRANGER), &mad[..]);
                     stranger.sent += 1;
                 }
             }
-            Happening::Connect(host) => self.connect(host),
-            Happening::Do { host, generation, id, deed } => {
+            SimEvent::Connect(host) => self.connect(host),
+            SimEvent::Do { host, generation, id, action } => {
                 if self.hosts[host].generation == generation {
-                    self.perform(host, id, deed);
+                    self.perform(host, id, action);
                 }
             }
-            Happening::Kill(host) => {
+            SimEvent::Kill(host) => {
                 self.kills += 1;
                 self.hosts[host].node = None;
                 self.hosts[host].ids.clear();
                 self.hosts[host].last_kill = Some(now);
                 let after = self.dice.below(5_000);
-                self.plan(after, Happening::Restart(host));
+                self.plan(after, SimEvent::Restart(host));
             }
-            Happening::Restart(host) => {
+            SimEvent::Restart(host) => {
                 if self.hosts[host].node.is_none() {
                     self.start(host);
                 }
@@ -390,32 +390,36 @@ impl World {
         entry.ids.insert(id, now);
     }
 
-    /// A deed that comes too late fails, as it would for a program.
-    fn perform(&mut self, host: usize, id: CmId, deed: Deed) {
+    /// An action that comes too late fails, as it would for a program.
+    fn perform(&mut self, host: usize, id: CmId, action: IdAction) {
         let now = self.now;
         let entry = &mut self.hosts[host];
         let Some(node) = &mut entry.node else { return };
         let manager = &mut node.manager;
-        match deed {
-            Deed::Accept => {
+        match action {
+            IdAction::Accept => {
                 entry.qpn += 1;
                 let param = ConnParam { qpn: Qpn::new(entry.qpn), ..ConnParam::default() };
                 let _ = manager.accept(now, id, 0, &param);
             }
-            Deed::Reject => {
+            IdAction::Reject => {
                 let _ = manager.reject(now, id, RejectReason::Consumer, b"no");
             }
-            Deed::Establish => {
+            IdAction::Establish => {
                 if manager.establish(id).is_ok() && !self.is_steady && self.dice.percent(50) {
                     let (after, generation) = (self.dice.below(20_000), entry.generation);
-                    let deed = if self.dice.percent(50) { Deed::Disconnect } else { Deed::Destroy };
-                    self.plan(after, Happening::Do { host, generation, id, deed });
+                    let action = if self.dice.percent(50) {
+                        IdAction::Disconnect
+                    } else {
+                        IdAction::Destroy
+                    };
+                    self.plan(after, SimEvent::Do { host, generation, id, action });
                 }
             }
-            Deed::Disconnect => {
+            IdAction::Disconnect => {
                 let _ = manager.disconnect(now, id);
             }
-            Deed::Destroy => {
+            IdAction::Destroy => {
                 if manager.destroy_id(now, id).is_ok() {
                     entry.ids.remove(&id);
                 }
@@ -489,7 +493,7 @@ impl World {
             let ids: Vec<_> = self.hosts[host].ids.keys().copied().collect();
             let listeners = self.hosts[host].listeners.clone();
             for id in ids.into_iter().chain(listeners) {
-                self.perform(host, id, Deed::Destroy);
+                self.perform(host, id, IdAction::Destroy);
             }
         }
         self.run(400_000);
@@ -526,7 +530,7 @@ fn stranger_ends_no_connection_and_gets_few_answers() {
     for seed in 0..number("CM_SEEDS").unwrap_or(100) {
         let mut world = World::new(seed);
         world.is_steady = true;
-        world.happenings.retain(|_, happening| matches!(happening, Happening::Connect(_)));
+        world.happenings.retain(|_, happening| matches!(happening, SimEvent::Connect(_)));
         let connects = world.happenings.len() as u64;
         world.stranger = Some(Stranger { dice: Dice(!seed), sent: 0, received: 0 });
         world.run(600_000);
@@ -599,7 +603,7 @@ fn thousand_connections_under_loss_are_established_or_refused_on_both_sides() {
     (world.loss, world.duplication, world.is_steady) = (10, 5, true);
     for at in 0..1_000 {
         let host = world.any_host();
-        world.plan(at * 5, Happening::Connect(host));
+        world.plan(at * 5, SimEvent::Connect(host));
     }
     world.run(600_000);
     world.check_agreement();

@@ -15,7 +15,7 @@ use roce::verbs::{AckTimeout, Data, Mtu, QpType, SendOp, SendWr, Wc, WcOpcode, W
 use roce::wire::{Bits, RKey};
 
 use crate::netns::in_namespace;
-use crate::stage::{Kind, SEND, Side, Stage, Version, connect, manner, pair, pattern};
+use crate::stage::{Kind, SEND, Side, Stage, Version, connect, connect_attr, pair, pattern};
 
 /// Number of connections.
 const QPS: usize = 3;
@@ -264,7 +264,7 @@ fn survive(kinds: [Kind; 2], version: Version, faults: &str, seen: &[&str]) {
     });
     let Stage { a, b, .. } = &stage;
     // Lost packets are soon retransmitted; but a busy machine is not a lost peer.
-    let how = manner(Mtu::M1024).timeout(AckTimeout(Bits::low(14)));
+    let how = connect_attr(Mtu::M1024).timeout(AckTimeout(Bits::low(14)));
     let (mut a_ends, mut b_ends) = (Vec::new(), Vec::new());
     for index in 0..QPS {
         let (a_qp, b_qp) = (a.qp(QpType::Rc), b.qp(QpType::Rc));
@@ -301,7 +301,7 @@ fn delayed_packets_are_sent_without_polling() {
             Stage::with([Kind::Udp, Kind::Udp], Version::V4, |link| fault::inject(link, &spec));
         let Stage { a, b, .. } = &stage;
         // No timer of the NIC's own goes off.
-        let (a_qp, b_qp) = pair(a, b, QpType::Uc, &manner(Mtu::M1024));
+        let (a_qp, b_qp) = pair(a, b, QpType::Uc, &connect_attr(Mtu::M1024));
         for round in 0..20 {
             b.recv(b_qp, round, &[b.sge(0, 64)]);
             a.send(a_qp, round, SEND, &[a.sge(0, 64)]);

@@ -10,7 +10,6 @@
 //! | [`port`] | links that go down, addresses that come and go |
 //! | [`priority`] | service levels |
 //! | [`sharing`] | several links at one address, several programs, many queue pairs |
-#![cfg(target_os = "linux")]
 #![allow(
     clippy::cast_possible_truncation,
     clippy::disallowed_methods,

@@ -15,7 +15,7 @@ use roce::verbs::{
 use roce::wire::{Gid, Qpn};
 
 use crate::netns::{Host, in_namespace, wire};
-use crate::stage::{Kind, Side, Version, WIRE_MTU, manner, open, pattern};
+use crate::stage::{Kind, Side, Version, WIRE_MTU, connect_attr, open, pattern};
 
 /// Number of receives of a member.
 const RECEIVES: usize = 128;
@@ -36,7 +36,7 @@ impl<'h> Member<'h> {
     fn new(host: &'h Host, link: Link) -> Self {
         let side = Side::new(link);
         let qp = side.qp(QpType::Ud);
-        side.nic.open_datagram(qp, &manner(Mtu::M1024)).unwrap();
+        side.nic.open_datagram(qp, &connect_attr(Mtu::M1024)).unwrap();
         let mut member = Self { host, side, qp, posted: 0 };
         (0..RECEIVES).for_each(|_| member.post_receive());
         member
@@ -62,7 +62,7 @@ impl<'h> Member<'h> {
 
     /// Sends messages with these numbers.
     fn send(&self, ah: AhHandle, qpn: Qpn, numbers: impl IntoIterator<Item = u32>) {
-        let qkey = manner(Mtu::M1024).qkey;
+        let qkey = connect_attr(Mtu::M1024).qkey;
         for number in numbers {
             let place = RECEIVES * ROOM + number as usize % 64 * LENGTH;
             self.side.buffer.write(place, &pattern(number.into(), LENGTH)).unwrap();
@@ -271,7 +271,7 @@ fn a_member_that_sleeps_is_woken() {
             let channel = side.nic.create_channel().unwrap();
             let cq = side.nic.create_cq_on(64, &channel).unwrap();
             let qp = side.nic.create_simple_qp(side.pd, cq, QpType::Ud).unwrap();
-            side.nic.open_datagram(qp, &manner(Mtu::M1024)).unwrap();
+            side.nic.open_datagram(qp, &connect_attr(Mtu::M1024)).unwrap();
             right.run(|| side.nic.attach_multicast(qp, gid(group))).unwrap();
             side.recv(qp, 1, &[side.sge(0, ROOM)]);
             side.nic.request_notify(cq, Notify::Next);

@@ -11,7 +11,7 @@ use roce::verbs::{
 use roce::wire::RKey;
 
 use crate::netns::in_namespace;
-use crate::stage::{Kind, SEND, Side, Stage, Version, connect, manner, pair, pattern};
+use crate::stage::{Kind, SEND, Side, Stage, Version, connect, connect_attr, pair, pattern};
 
 const MTUS: [Mtu; 5] = [Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096];
 
@@ -55,7 +55,7 @@ impl<'s> Case<'s> {
     fn new(stage: &'s Stage, kind: QpType, mtu: Mtu) -> Self {
         let Stage { a, b, .. } = stage;
         let (a_qp, b_qp) = (a.qp(kind), b.qp(kind));
-        let how = manner(mtu);
+        let how = connect_attr(mtu);
         let target = if kind == QpType::Ud {
             a.nic.open_datagram(a_qp, &how).unwrap();
             b.nic.open_datagram(b_qp, &how).unwrap();
@@ -370,7 +370,7 @@ fn everything(kinds: [Kind; 2], version: Version) {
         }
     }
     // And the other way, on the same links.
-    let (b_qp, a_qp) = pair(&stage.b, &stage.a, QpType::Rc, &manner(Mtu::M4096));
+    let (b_qp, a_qp) = pair(&stage.b, &stage.a, QpType::Rc, &connect_attr(Mtu::M4096));
     stage.a.recv(a_qp, 1, &[stage.a.sge(0, 100)]);
     stage.b.send(b_qp, 2, SEND, &[stage.b.sge(0, 100)]);
     stage.a.done(1);

@@ -8,7 +8,7 @@ use roce::verbs::{AsyncEvent, Endpoint, EventType, Mtu, PortState, QpType};
 use roce::wire::Gid;
 
 use crate::netns::{Host, in_namespace, wire};
-use crate::stage::{Kind, PROGRESS_TIMEOUT, SEND, Side, manner, open, pair};
+use crate::stage::{Kind, PROGRESS_TIMEOUT, SEND, Side, connect_attr, open, pair};
 
 /// Waits for the next event, which must be about the port.
 #[track_caller]
@@ -85,7 +85,7 @@ fn identifiers_follow_the_addresses_and_keep_their_indices() {
         let (ours, theirs) = (here.qp(QpType::Rc), there.qp(QpType::Rc));
         let (our_end, their_end) =
             (here.nic.endpoint(ours).unwrap(), there.nic.endpoint(theirs).unwrap());
-        let how = manner(Mtu::M1024);
+        let how = connect_attr(Mtu::M1024);
         here.nic.connect(ours, &their_end, &how.gid_index(3)).unwrap();
         let our_end = Endpoint { gid: here.nic.gids()[3], ..our_end };
         there.nic.connect(theirs, &our_end, &how).unwrap();
@@ -108,7 +108,7 @@ fn an_address_that_is_taken_away_and_given_back_works_again() {
         a.ip("address add 10.9.0.1/24 dev left");
         assert_eq!(event(&here), EventType::GidChange);
         assert_eq!(gids(&here), ["::ffff:10.9.0.1"]);
-        let (ours, theirs) = pair(&here, &there, QpType::Rc, &manner(Mtu::M1024));
+        let (ours, theirs) = pair(&here, &there, QpType::Rc, &connect_attr(Mtu::M1024));
         there.recv(theirs, 1, &[there.sge(0, 64)]);
         here.send(ours, 2, SEND, &[here.sge(0, 64)]);
         there.done(1);

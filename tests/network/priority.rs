@@ -15,7 +15,7 @@ use roce::wire::{Bits, Qpn, ROCE_PORT};
 use socket2::{Domain, Socket, Type};
 
 use crate::netns::{in_namespace, ip};
-use crate::stage::{Kind, SEND, Side, manner};
+use crate::stage::{Kind, SEND, Side, connect_attr};
 
 /// A socket that is told the priorities of what it receives, as Linux does from 6.14 on.
 fn witness(address: Ipv4Addr) -> Socket {
@@ -74,7 +74,7 @@ fn service_levels_are_priorities() {
                 }
             };
             let (side, witness) = (Side::new(link), witness(there));
-            let (qp, how) = (side.qp(QpType::Ud), manner(Mtu::M1024));
+            let (qp, how) = (side.qp(QpType::Ud), connect_attr(Mtu::M1024));
             side.nic.open_datagram(qp, &how).unwrap();
             for level in [0_u8, 3, 0, 5, 7, 7, 3] {
                 let mut attr = AhAttr::new(gid(there.into()), 0);

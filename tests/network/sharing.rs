@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::netns::{Host, in_namespace, wire};
 use crate::stage::{Kind, MEMORY, PROGRESS_TIMEOUT, SEND, Side, Stage, Version, WIRE_MTU};
-use crate::stage::{connect, manner, open, pair, pattern};
+use crate::stage::{connect, connect_attr, open, pair, pattern};
 
 /// Sends something each way, reads and writes.
 fn talk(a: &Side, a_qp: QpHandle, b: &Side, b_qp: QpHandle, rounds: u64) {
@@ -66,7 +66,7 @@ fn two_programs_share_an_address_over_raw() {
             let there = version.of(&right);
             let a = Side::new(open(Kind::Raw, &left, version.of(&left)));
             let [one, two] = [0, 1].map(|_| Side::new(open(Kind::Raw, &right, there)));
-            let how = manner(Mtu::M2048);
+            let how = connect_attr(Mtu::M2048);
             let (a_one, one_qp) = pair(&a, &one, QpType::Rc, &how);
             talk(&a, a_one, &one, one_qp, 10);
             // The other saw nothing of it, and said nothing.
@@ -94,7 +94,7 @@ fn more_queue_pairs_than_a_filter_holds_are_heard_all_the_same() {
         let (left, right) = wire(WIRE_MTU);
         let a = Side::new(open(Kind::Raw, &left, left.v4.into()));
         let [one, two] = [0, 1].map(|_| Side::new(open(Kind::Raw, &right, right.v4.into())));
-        let how = manner(Mtu::M1024);
+        let how = connect_attr(Mtu::M1024);
         let pairs: Vec<_> = (0..CHOSEN_MAX + 2).map(|_| pair(&a, &one, QpType::Rc, &how)).collect();
         let (a_two, two_qp) = pair(&a, &two, QpType::Rc, &how);
         for (a_qp, one_qp) in [pairs[0], pairs[CHOSEN_MAX], pairs[CHOSEN_MAX + 1]] {
@@ -152,7 +152,7 @@ fn udp_and_raw_share_an_address_whichever_comes_first() {
                 let there = version.of(&right);
                 let a = Side::new(open(Kind::Udp, &left, version.of(&left)));
                 let [one, two] = kinds.map(|kind| Side::new(open(kind, &right, there)));
-                let how = manner(Mtu::M4096);
+                let how = connect_attr(Mtu::M4096);
                 let (a_one, one_qp) = pair(&a, &one, QpType::Rc, &how);
                 let (a_two, two_qp) = pair(&a, &two, QpType::Rc, &how);
                 talk(&a, a_one, &one, one_qp, 5);
@@ -182,7 +182,7 @@ fn a_raw_link_keeps_its_port_quiet_beside_a_udp_link_at_another_address() {
             // And a link over UDP can be had there too, and hears what is for it.
             let a = Side::new(open(Kind::Udp, &left, from));
             let b = Side::new(open(Kind::Udp, &right, to));
-            let (a_qp, b_qp) = pair(&a, &b, QpType::Rc, &manner(Mtu::M1024));
+            let (a_qp, b_qp) = pair(&a, &b, QpType::Rc, &connect_attr(Mtu::M1024));
             talk(&a, a_qp, &b, b_qp, 1);
             drop(raw);
         }
@@ -228,7 +228,7 @@ fn a_raw_link_takes_the_port_over_when_a_udp_link_gives_it_up() {
                 assert!((0..3).all(|_| !is_refused(&left, from, to)));
                 let a = Side::new(open(Kind::Udp, &left, from));
                 let b = Side::new(open(Kind::Udp, &right, to));
-                let (a_qp, b_qp) = pair(&a, &b, QpType::Rc, &manner(Mtu::M1024));
+                let (a_qp, b_qp) = pair(&a, &b, QpType::Rc, &connect_attr(Mtu::M1024));
                 talk(&a, a_qp, &b, b_qp, 1);
                 drop(raw);
                 drop((a, b));
@@ -302,7 +302,7 @@ fn programs_that_sleep_are_woken() {
             (channel, cq, qp)
         };
         let (a_end, b_end) = (make(a), make(b));
-        connect(a, a_end.2, b, b_end.2, &manner(Mtu::M1024));
+        connect(a, a_end.2, b, b_end.2, &connect_attr(Mtu::M1024));
         std::thread::scope(|scope| {
             scope.spawn(|| sleep_and_answer(a, &a_end, true));
             scope.spawn(|| sleep_and_answer(b, &b_end, false));
@@ -318,7 +318,7 @@ fn only_what_is_solicited_wakes() {
         let cq = b.nic.create_cq_on(64, &channel).unwrap();
         let b_qp = b.nic.create_simple_qp(b.pd, cq, QpType::Rc).unwrap();
         let a_qp = a.qp(QpType::Rc);
-        connect(a, a_qp, b, b_qp, &manner(Mtu::M1024));
+        connect(a, a_qp, b, b_qp, &connect_attr(Mtu::M1024));
         (0..4).for_each(|id| b.recv(b_qp, id, &[b.sge(0, 64)]));
         b.nic.request_notify(cq, Notify::Solicited);
         (0..3).for_each(|id| a.send(a_qp, id, SEND, &[a.sge(0, 64)]));
@@ -379,7 +379,7 @@ fn use_all(side: &Side, qps: &[QpHandle], seed: u64, peer_seed: u64) {
 
 fn many(kinds: [Kind; 2], version: Version) {
     let Stage { a, b, .. } = &Stage::new(kinds, version);
-    let pairs = (0..QPS).map(|_| pair(a, b, QpType::Rc, &manner(Mtu::M256)));
+    let pairs = (0..QPS).map(|_| pair(a, b, QpType::Rc, &connect_attr(Mtu::M256)));
     let (a_qps, b_qps): (Vec<_>, Vec<_>) = pairs.unzip();
     std::thread::scope(|scope| {
         scope.spawn(|| use_all(a, &a_qps, 1 << 32, 2 << 32));

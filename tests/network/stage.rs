@@ -158,15 +158,15 @@ impl Side {
 
 /// Returns the attributes by which queue pairs are connected: with long timeouts, for the machine
 /// may be busy.
-pub fn manner(mtu: Mtu) -> Connect {
+pub fn connect_attr(mtu: Mtu) -> Connect {
     Connect::default().mtu(mtu).access(ALL).timeout(AckTimeout(Bits::low(15)))
 }
 
 /// Returns attributes with short timeouts: a peer that is silent for some tenths of a second is
 /// dead.
-pub fn impatient() -> Connect {
+pub fn short_timeouts() -> Connect {
     let (timeout, retry_cnt) = (AckTimeout(Bits::low(13)), RetryCount(Bits::low(3)));
-    manner(Mtu::M1024).timeout(timeout).retry_cnt(retry_cnt)
+    connect_attr(Mtu::M1024).timeout(timeout).retry_cnt(retry_cnt)
 }
 
 /// Connects two queue pairs, whose sequence numbers soon pass their end.

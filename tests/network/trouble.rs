@@ -9,7 +9,7 @@ use roce::wire::{Bits, RKey};
 
 use crate::netns::{Host, in_namespace};
 use crate::stage::{Kind, PROGRESS_TIMEOUT, SEND, Side, Stage, Version};
-use crate::stage::{connect, impatient, manner, open, pair, pattern};
+use crate::stage::{connect, connect_attr, open, pair, pattern, short_timeouts};
 
 /// Writes to a peer, one behind the other, that do not end until they are ended.
 struct Stream<'s> {
@@ -86,8 +86,8 @@ impl<'s> Stream<'s> {
 /// A peer dies in the middle of a stream; another takes its place.
 fn outlive(kind: Kind, version: Version) {
     let Stage { hosts, a, b } = Stage::new([kind, kind], version);
-    let (a_qp, b_qp) = pair(&a, &b, QpType::Rc, &impatient());
-    let (idle, _) = pair(&a, &b, QpType::Rc, &impatient());
+    let (a_qp, b_qp) = pair(&a, &b, QpType::Rc, &short_timeouts());
+    let (idle, _) = pair(&a, &b, QpType::Rc, &short_timeouts());
     let mut stream = Stream::new(&a, a_qp, &b);
     stream.run(50);
     stream.post();
@@ -104,7 +104,7 @@ fn outlive(kind: Kind, version: Version) {
     let new = a.qp(QpType::Rc);
     for qp in [a_qp, new] {
         let peer = b.qp(QpType::Rc);
-        connect(&a, qp, &b, peer, &manner(Mtu::M1024));
+        connect(&a, qp, &b, peer, &connect_attr(Mtu::M1024));
         Stream::new(&a, qp, &b).finish(&b, 100);
     }
 }
@@ -122,7 +122,7 @@ fn a_peer_dies_on_raw() {
 /// A peer is gone with its machine, and the wire with it.
 fn outlive_the_wire(kind: Kind) {
     let Stage { hosts, a, b } = Stage::new([kind, kind], Version::V4);
-    let (a_qp, _) = pair(&a, &b, QpType::Rc, &impatient());
+    let (a_qp, _) = pair(&a, &b, QpType::Rc, &short_timeouts());
     let mut stream = Stream::new(&a, a_qp, &b);
     stream.run(50);
     stream.post();
@@ -190,7 +190,7 @@ fn waiting_takes_no_time_of_the_processor() {
     in_namespace(|| {
         let Stage { a, b, .. } = &Stage::new([Kind::Udp, Kind::Raw], Version::V4);
         // Retransmitted after four seconds.
-        let how = manner(Mtu::M1024).timeout(AckTimeout(Bits::low(20)));
+        let how = connect_attr(Mtu::M1024).timeout(AckTimeout(Bits::low(20)));
         let (a_qp, b_qp) = pair(a, b, QpType::Rc, &how);
         b.nic.destroy_qp(b_qp).unwrap();
         a.send(a_qp, 1, SEND, &[a.sge(0, 8)]);
@@ -215,7 +215,7 @@ fn interrupted(kind: Kind, version: Version) {
     let Stage { hosts, a, b } = &stage;
     // Eight times a quarter of a second: longer than the interface is off, and it is retransmitted
     // meanwhile.
-    let how = manner(Mtu::M4096).timeout(AckTimeout(Bits::low(16)));
+    let how = connect_attr(Mtu::M4096).timeout(AckTimeout(Bits::low(16)));
     let (a_qp, _) = pair(a, b, QpType::Rc, &how);
     let mut stream = Stream::new(a, a_qp, b);
     stream.run(20);

@@ -16,7 +16,7 @@ use super::author::{INLINE, OPS_MAX};
 use super::dice::Dice;
 use super::names::BASE;
 use super::plan::{ALL, Key, Plan};
-use super::world::{Deed, Nic, Runner, World};
+use super::world::{EndAction, Nic, Runner, World};
 
 impl World<'_> {
     pub fn register(&mut self) {
@@ -80,11 +80,21 @@ impl World<'_> {
                 self.cut_off.push(runners[side].qpn);
             }
             if let Some((at, until)) = end.drain {
-                self.agenda.push((self.start.saturating_add(at), number, side, Deed::Drain));
-                self.agenda.push((self.start.saturating_add(until), number, side, Deed::Resume));
+                self.agenda.push((self.start.saturating_add(at), number, side, EndAction::Drain));
+                self.agenda.push((
+                    self.start.saturating_add(until),
+                    number,
+                    side,
+                    EndAction::Resume,
+                ));
             }
             if let Some((at, kill)) = end.kill {
-                self.agenda.push((self.start.saturating_add(at), number, side, Deed::Kill(kill)));
+                self.agenda.push((
+                    self.start.saturating_add(at),
+                    number,
+                    side,
+                    EndAction::Kill(kill),
+                ));
             }
         }
         for &(to, offset, nth, action) in &link.rules {

@@ -13,7 +13,7 @@ use super::author::{Author, OPS_MAX};
 use super::build::datagram_qp;
 use super::model::{AREA, Local, Piece, Recv, Request, Work};
 use super::names::drain;
-use super::plan::{ALL, Letter, Plan, RECV, Socket};
+use super::plan::{ALL, Datagram, Plan, RECV, Socket};
 use super::world::{World, group};
 
 /// The longest datagram.
@@ -38,7 +38,7 @@ impl Author {
         }
         for from in 0..count {
             for op in 0..self.dice.below(OPS_MAX) {
-                self.letter(from, op, count);
+                self.datagram(from, op, count);
             }
         }
         // More than enough for everything to come twice.
@@ -55,7 +55,7 @@ impl Author {
         }
     }
 
-    fn letter(&mut self, from: usize, op: usize, count: usize) {
+    fn datagram(&mut self, from: usize, op: usize, count: usize) {
         let to = self.dice.below(count + 1);
         let socket = &self.plan.sockets[from];
         let home = socket.home;
@@ -67,19 +67,19 @@ impl Author {
         let (request, local) = (Request::Send { imm: self.dice.imm() }, self.outgoing(home, len));
         let at = Duration::from_micros(self.dice.below(200) as u64);
         let work = Work { id: op as u64, request, local, flags };
-        let letter =
-            Letter { at, to: (to < count).then_some(to), welcome: !self.dice.one_in(6), work };
-        self.plan.sockets[from].sends.push(letter);
+        let datagram =
+            Datagram { at, to: (to < count).then_some(to), welcome: !self.dice.one_in(6), work };
+        self.plan.sockets[from].sends.push(datagram);
     }
 }
 
 /// Queue pairs by which datagrams are sent and received.
 #[derive(Default)]
-pub struct Office {
-    desks: Vec<Desk>,
+pub struct Datagrams {
+    qps: Vec<DatagramQp>,
 }
 
-struct Desk {
+struct DatagramQp {
     nic: usize,
     qp: QpHandle,
     qpn: Qpn,
@@ -91,10 +91,10 @@ struct Desk {
     got: Vec<Wc>,
 }
 
-impl Office {
+impl Datagrams {
     pub fn open(world: &mut World<'_>) -> Self {
         let plan = world.plan;
-        let mut desks = Vec::new();
+        let mut qps = Vec::new();
         for socket in &plan.sockets {
             let depth = socket.recvs.len().max(1) + OPS_MAX * 2;
             let nics = &mut world.nics;
@@ -110,47 +110,51 @@ impl Office {
             }
             let qpn = nic.engine.qp_number(qp).unwrap();
             let (sent, got) = (Vec::new(), Vec::new());
-            desks.push(Desk { nic: socket.nic, qp, qpn, cq, ways, posted: 0, sent, got });
+            qps.push(DatagramQp { nic: socket.nic, qp, qpn, cq, ways, posted: 0, sent, got });
         }
         for &member in &plan.group {
-            let desk = &desks[member];
-            world.nics[desk.nic].engine.attach_multicast(desk.qp, group(plan)).unwrap();
+            let datagram_qp = &qps[member];
+            world.nics[datagram_qp.nic]
+                .engine
+                .attach_multicast(datagram_qp.qp, group(plan))
+                .unwrap();
         }
-        Self { desks }
+        Self { qps }
     }
 
     /// Returns the times at which the next datagrams are posted.
     pub fn later<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = Duration> + 'a {
-        plan.sockets.iter().zip(&self.desks).flat_map(|(socket, desk)| {
-            socket.sends.iter().skip(desk.posted).map(|letter| letter.at)
+        plan.sockets.iter().zip(&self.qps).flat_map(|(socket, datagram_qp)| {
+            socket.sends.iter().skip(datagram_qp.posted).map(|datagram| datagram.at)
         })
     }
 
     /// Posts what is due; whether anything was.
     pub fn feed(world: &mut World<'_>) -> bool {
         let mut fed = false;
-        for from in 0..world.office.desks.len() {
+        for from in 0..world.datagrams.qps.len() {
             let socket = &world.plan.sockets[from];
-            while let Some(letter) = socket.sends.get(world.office.desks[from].posted)
-                && world.is_time(letter.at)
+            while let Some(datagram) = socket.sends.get(world.datagrams.qps[from].posted)
+                && world.is_time(datagram.at)
             {
-                let desks = &world.office.desks;
-                let (qpn, right) = match letter.to {
-                    Some(to) => (desks[to].qpn, world.plan.sockets[to].qkey),
+                let qps = &world.datagrams.qps;
+                let (qpn, right) = match datagram.to {
+                    Some(to) => (qps[to].qpn, world.plan.sockets[to].qkey),
                     None => (Qpn::MULTICAST, 0x1111),
                 };
-                let qkey = QKey::new(if letter.welcome { right & 0x7fff_ffff } else { 0x2222 });
+                let qkey = QKey::new(if datagram.welcome { right & 0x7fff_ffff } else { 0x2222 });
                 // The Q_Key of GSI is controlled: the queue pair's own is sent instead.
-                let qkey = if letter.welcome && right >> 31 == 1 { QKey::new(right) } else { qkey };
-                let ah = desks[from].ways[letter.to.unwrap_or(desks.len())];
+                let qkey =
+                    if datagram.welcome && right >> 31 == 1 { QKey::new(right) } else { qkey };
+                let ah = qps[from].ways[datagram.to.unwrap_or(qps.len())];
                 let target = Target::Ud(UdTarget { ah, qpn, qkey });
-                let desk = &mut world.office.desks[from];
-                let engine = &mut world.nics[desk.nic].engine;
-                match world.names.post(engine, desk.qp, target, &letter.work) {
+                let datagram_qp = &mut world.datagrams.qps[from];
+                let engine = &mut world.nics[datagram_qp.nic].engine;
+                match world.names.post(engine, datagram_qp.qp, target, &datagram.work) {
                     Err(PostError::QueueFull) => break,
                     posted => posted.unwrap(),
                 }
-                desk.posted += 1;
+                datagram_qp.posted += 1;
                 fed = true;
             }
         }
@@ -159,23 +163,23 @@ impl Office {
 
     pub fn poll(world: &mut World<'_>) -> bool {
         let mut polled = 0;
-        for desk in &mut world.office.desks {
+        for datagram_qp in &mut world.datagrams.qps {
             let mut all = Vec::new();
-            polled += drain(&mut world.nics[desk.nic].engine, desk.cq, &mut all);
+            polled += drain(&mut world.nics[datagram_qp.nic].engine, datagram_qp.cq, &mut all);
             let (got, sent) = all.into_iter().partition::<Vec<_>, _>(|wc| wc.id.0 & RECV != 0);
-            desk.got.extend(got);
-            desk.sent.extend(sent);
+            datagram_qp.got.extend(got);
+            datagram_qp.sent.extend(sent);
         }
         polled > 0
     }
 }
 
 /// Whether a datagram from one socket is let in at another.
-fn is_let_in(plan: &Plan, from: usize, letter: &Letter, to: usize) -> bool {
-    let key = match letter.to {
+fn is_let_in(plan: &Plan, from: usize, datagram: &Datagram, to: usize) -> bool {
+    let key = match datagram.to {
         Some(at) if at != to => return false,
         None if !plan.group.contains(&to) => return false,
-        _ if !letter.welcome => 0x2222,
+        _ if !datagram.welcome => 0x2222,
         None => 0x1111,
         Some(_) => plan.sockets[to].qkey,
     };
@@ -187,30 +191,31 @@ fn is_let_in(plan: &Plan, from: usize, letter: &Letter, to: usize) -> bool {
 /// Checks the outcome of the datagrams. Updates `expected` by what was received.
 pub fn check(world: &World<'_>, expected: &mut [Vec<u8>], label: &str) {
     let plan = world.plan;
-    for (number, (socket, desk)) in plan.sockets.iter().zip(&world.office.desks).enumerate() {
-        let signaled = |letter: &&Letter| letter.work.flags.contains(SendFlags::SIGNALED);
+    for (number, (socket, datagram_qp)) in plan.sockets.iter().zip(&world.datagrams.qps).enumerate()
+    {
+        let signaled = |datagram: &&Datagram| datagram.work.flags.contains(SendFlags::SIGNALED);
         let want: Vec<_> =
             socket.sends.iter().filter(signaled).map(|l| (l.work.id, WcStatus::Success)).collect();
-        let sent: Vec<_> = desk.sent.iter().map(|wc| (wc.id.0, wc.status)).collect();
+        let sent: Vec<_> = datagram_qp.sent.iter().map(|wc| (wc.id.0, wc.status)).collect();
         assert_eq!(sent, want, "{label}: datagrams sent by {number}");
         check_received(world, number, expected, label);
     }
 }
 
 fn check_received(world: &World<'_>, number: usize, expected: &mut [Vec<u8>], label: &str) {
-    let (plan, desk) = (world.plan, &world.office.desks[number]);
+    let (plan, datagram_qp) = (world.plan, &world.datagrams.qps[number]);
     let socket = &plan.sockets[number];
     // How often each datagram may come, and which of each sender's comes next if the network keeps
     // their order.
     let times = if plan.faults.duplicate > 0 { 2 } else { 1 };
     let mut left: Vec<(usize, usize, usize)> = Vec::new();
     for (from, sender) in plan.sockets.iter().enumerate() {
-        let let_in = |letter: &&Letter| is_let_in(plan, from, letter, number);
+        let let_in = |datagram: &&Datagram| is_let_in(plan, from, datagram, number);
         left.extend(sender.sends.iter().filter(let_in).map(|l| (from, l.work.id as usize, times)));
     }
     let mut last = vec![[0, 0]; plan.sockets.len()];
     let to_group = |from: usize, op: usize| usize::from(plan.sockets[from].sends[op].to.is_none());
-    for (wc, (_, recv)) in desk.got.iter().zip(&socket.recvs) {
+    for (wc, (_, recv)) in datagram_qp.got.iter().zip(&socket.recvs) {
         assert_eq!(wc.id.0, recv.id, "{label}: {number} fills its receives in order");
         assert_eq!((wc.status, wc.opcode), (WcStatus::Success, WcOpcode::Recv), "{label}");
         assert!(wc.flags().contains(WcFlags::GRH), "{label}");
@@ -262,12 +267,12 @@ fn is_from(world: &World<'_>, from: usize, op: usize, wc: &Wc, bytes: &[u8]) -> 
             written(world, &Recv { id: 0, pieces: pieces.clone() }, usize::MAX)
         }
     };
-    let desk = &world.office.desks[from];
+    let datagram_qp = &world.datagrams.qps[from];
     let (area, payload) = bytes.split_at(AREA);
     let to =
-        world.plan.sockets[from].sends[op].to.map(|to| world.nics[world.office.desks[to].nic].gid);
-    let way = (world.nics[desk.nic].gid, to.unwrap_or_else(|| group(world.plan)));
-    (wc.src_qp, wc.imm()) == (desk.qpn, imm)
+        world.plan.sockets[from].sends[op].to.map(|to| world.nics[world.datagrams.qps[to].nic].gid);
+    let way = (world.nics[datagram_qp.nic].gid, to.unwrap_or_else(|| group(world.plan)));
+    (wc.src_qp, wc.imm()) == (datagram_qp.qpn, imm)
         && is_header(area, way, world.plan.ipv6)
         && payload == data
 }

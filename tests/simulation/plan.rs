@@ -235,13 +235,13 @@ pub struct Socket {
     pub kind: QpType,
     pub qkey: u32,
     pub home: usize,
-    pub sends: Vec<Letter>,
+    pub sends: Vec<Datagram>,
     pub recvs: Vec<(Duration, Recv)>,
 }
 
 /// A datagram.
 #[derive(Debug)]
-pub struct Letter {
+pub struct Datagram {
     pub at: Duration,
     /// Destination socket, or the group.
     pub to: Option<usize>,

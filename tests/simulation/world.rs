@@ -13,7 +13,7 @@ use roce::verbs::{AttrMask, PostError, QpAttr, QpState, QpType, Target, Wc};
 use roce::wire::{Frame, Gid, IcrcVerdict, LinkType, Network as Net, Packet, Qpn, ROCE_PORT};
 
 use super::build;
-use super::datagrams::Office;
+use super::datagrams::Datagrams;
 use super::dice::Dice;
 use super::names::{Names, drain};
 use super::plan::{Kill, Plan, RECV};
@@ -56,9 +56,9 @@ pub struct World<'p> {
     pub srqs: Vec<Option<(SrqHandle, CqHandle)>>,
     srq_posted: Vec<usize>,
     pub runners: Vec<[Runner; 2]>,
-    pub office: Office,
+    pub datagrams: Datagrams,
     /// Pending actions on ends: time, link, end, action.
-    pub agenda: Vec<(Instant, usize, usize, Deed)>,
+    pub agenda: Vec<(Instant, usize, usize, EndAction)>,
     pub cut_off: Vec<Qpn>,
     pub now: Instant,
     pub start: Instant,
@@ -67,7 +67,7 @@ pub struct World<'p> {
 }
 
 #[derive(Clone, Copy)]
-pub enum Deed {
+pub enum EndAction {
     Drain,
     Resume,
     Kill(Kill),
@@ -88,7 +88,7 @@ impl<'p> World<'p> {
             srqs: Vec::new(),
             srq_posted: vec![0; plan.srqs.len()],
             runners: Vec::new(),
-            office: Office::default(),
+            datagrams: Datagrams::default(),
             agenda: Vec::new(),
             cut_off: Vec::new(),
             now: start,
@@ -101,7 +101,7 @@ impl<'p> World<'p> {
         for link in 0..plan.links.len() {
             world.connect(link);
         }
-        world.office = Office::open(&mut world);
+        world.datagrams = Datagrams::open(&mut world);
         world
     }
 
@@ -111,7 +111,7 @@ impl<'p> World<'p> {
             // Before anything fills the queues for completions again.
             let polled = self.poll();
             self.act();
-            let fed = self.feed() | Office::feed(self);
+            let fed = self.feed() | Datagrams::feed(self);
             self.transmit();
             if polled | fed | self.poll() {
                 continue;
@@ -131,7 +131,7 @@ impl<'p> World<'p> {
     /// Returns the time of the next event.
     fn next(&self) -> Option<Instant> {
         let timers = self.nics.iter().filter_map(|nic| nic.engine.poll_timeout());
-        let deeds = self.agenda.iter().map(|(at, ..)| *at);
+        let actions = self.agenda.iter().map(|(at, ..)| *at);
         let later = self.plan.links.iter().zip(&self.runners).flat_map(|(link, runners)| {
             (0..2).flat_map(move |side| {
                 let send = link.flows[side].posts.get(runners[side].posted).map(|post| post.at);
@@ -141,9 +141,9 @@ impl<'p> World<'p> {
         });
         let shared = self.plan.srqs.iter().zip(&self.srq_posted);
         let shared = shared.map(|(srq, posted)| srq.recvs.get(*posted).map(|(at, _)| *at));
-        let later = later.chain(shared).flatten().chain(self.office.later(self.plan));
+        let later = later.chain(shared).flatten().chain(self.datagrams.later(self.plan));
         let later = later.map(|at| self.start.saturating_add(at)).filter(|at| *at > self.now);
-        timers.chain(deeds).chain(later).chain(self.network.poll_timeout()).min()
+        timers.chain(actions).chain(later).chain(self.network.poll_timeout()).min()
     }
 
     /// Whether a time of the plan has come.
@@ -156,7 +156,7 @@ impl<'p> World<'p> {
         let now = self.now;
         let due: Vec<_> = self.agenda.iter().copied().filter(|(at, ..)| *at <= now).collect();
         self.agenda.retain(|(at, ..)| *at > now);
-        for (_, link, side, deed) in due {
+        for (_, link, side, action) in due {
             let runner = &mut self.runners[link][side];
             let Nic { engine, defers, .. } = &mut self.nics[runner.nic];
             // A NIC sends what it delayed before it executes a command, and so do some of these.
@@ -172,18 +172,20 @@ impl<'p> World<'p> {
             };
             let state = engine.qp_state(runner.qp);
             let drains = engine.qp_kind(runner.qp).is_some_and(QpType::has_send_queue);
-            match deed {
-                Deed::Drain if state == Some(QpState::Rts) && drains => {
+            match action {
+                EndAction::Drain if state == Some(QpState::Rts) && drains => {
                     to(engine, QpState::Sqd).unwrap();
                 }
-                Deed::Resume if state == Some(QpState::Sqd) => to(engine, QpState::Rts).unwrap(),
-                Deed::Drain | Deed::Resume => {}
-                Deed::Kill(Kill::Error) => to(engine, QpState::Err).unwrap(),
-                Deed::Kill(Kill::Reset) => {
+                EndAction::Resume if state == Some(QpState::Sqd) => {
+                    to(engine, QpState::Rts).unwrap()
+                }
+                EndAction::Drain | EndAction::Resume => {}
+                EndAction::Kill(Kill::Error) => to(engine, QpState::Err).unwrap(),
+                EndAction::Kill(Kill::Reset) => {
                     to(engine, QpState::Reset).unwrap();
                     runner.gone = true;
                 }
-                Deed::Kill(Kill::Destroy) => {
+                EndAction::Kill(Kill::Destroy) => {
                     engine.destroy_qp(runner.qp).unwrap();
                     runner.gone = true;
                 }
@@ -367,7 +369,7 @@ impl<'p> World<'p> {
         for nic in &mut self.nics {
             nic.events.extend(std::iter::from_fn(|| nic.engine.poll_event()));
         }
-        polled | Office::poll(self)
+        polled | Datagrams::poll(self)
     }
 
     pub fn state(&self, link: usize, side: usize) -> Option<QpState> {

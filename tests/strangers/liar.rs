@@ -10,7 +10,7 @@ use super::harness::address;
 
 /// Behavior after the opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub enum Behavior {
     /// Sends nothing at all, not even in the opening.
     Mute,
     /// Sends its lines, and then nothing.
@@ -30,7 +30,7 @@ impl Liar {
     /// Serves clients; `lines` gives what it says to a client of a protocol after the welcome.
     pub fn start(
         number: u16,
-        manner: Manner,
+        behavior: Behavior,
         lines: impl Fn(&str) -> String + Send + Sync + 'static,
     ) -> Self {
         let address = address(number);
@@ -40,7 +40,7 @@ impl Liar {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let lines = Arc::clone(&lines);
-                thread::spawn(move || serve(&stream, manner, &*lines));
+                thread::spawn(move || serve(&stream, behavior, &*lines));
             }
         });
         Self { address, port }
@@ -51,7 +51,7 @@ impl Liar {
     }
 }
 
-fn serve(mut stream: &TcpStream, manner: Manner, lines: &dyn Fn(&str) -> String) {
+fn serve(mut stream: &TcpStream, behavior: Behavior, lines: &dyn Fn(&str) -> String) {
     let mut reader = BufReader::new(stream);
     let mut line = || {
         let mut line = String::new();
@@ -59,7 +59,7 @@ fn serve(mut stream: &TcpStream, manner: Manner, lines: &dyn Fn(&str) -> String)
         Some(line.trim_end().to_owned())
     };
     let Some(first) = line() else { return };
-    if manner == Manner::Mute {
+    if behavior == Behavior::Mute {
         while line().is_some() {}
         return;
     }
@@ -68,7 +68,7 @@ fn serve(mut stream: &TcpStream, manner: Manner, lines: &dyn Fn(&str) -> String)
     while line().is_some_and(|line| line != "end" && line != "scenarios") {}
     let _ = stream.write_all(b"welcome\n");
     let _ = stream.write_all(lines(&first).as_bytes());
-    while manner == Manner::Alive && stream.write_all(b"alive\n").is_ok() {
+    while behavior == Behavior::Alive && stream.write_all(b"alive\n").is_ok() {
         thread::sleep(Duration::from_millis(100));
     }
     while line().is_some() {}

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 
 use super::harness::{Server, ThirdParty, run, text};
-use super::liar::{Liar, Manner};
+use super::liar::{Behavior, Liar};
 
 const TRUSTING: [&str; 1] = ["--any-gid"];
 const TOKEN: [(&str, &str); 1] = [("ROCE_TOKEN", "correct-horse-battery")];
@@ -39,10 +39,11 @@ fn findings(report: &str) -> Vec<(String, Vec<String>)> {
 fn hosts_probe_no_third_party() {
     let third = ThirdParty::new(410);
     let gid = third.address;
-    let liar = Liar::start(411, Manner::Alive, move |first| match first.starts_with("roce-ping") {
-        true => format!("responder ::ffff:{gid} 0x11 0x1234 0x1\nend\n"),
-        false => "end\n".to_owned(),
-    });
+    let liar =
+        Liar::start(411, Behavior::Alive, move |first| match first.starts_with("roce-ping") {
+            true => format!("responder ::ffff:{gid} 0x11 0x1234 0x1\nend\n"),
+            false => "end\n".to_owned(),
+        });
     // With a token, a server that cannot prove it is not even asked for a responder.
     let servers = [412, 413].map(|number| Server::start(number, &[], &TOKEN));
     let (status, said) = mesh(&[&names(&servers)[..], &[liar.name()]].concat(), &TOKEN);
@@ -73,7 +74,7 @@ fn stopped_host_is_named_and_the_others_probe() {
 
 #[test]
 fn host_that_only_says_that_it_is_alive_is_given_up() {
-    let alive = Liar::start(430, Manner::Alive, |_| String::new());
+    let alive = Liar::start(430, Behavior::Alive, |_| String::new());
     let servers = [431, 432].map(|number| Server::start(number, &TRUSTING, &[]));
     let names = [&names(&servers)[..], &[alive.name()]].concat();
     let (status, said) = mesh(&names, &[]);
@@ -83,7 +84,7 @@ fn host_that_only_says_that_it_is_alive_is_given_up() {
 
 #[test]
 fn terminal_and_page_show_nothing_that_a_host_made_up() {
-    let liar = Liar::start(440, Manner::Silent, |_| {
+    let liar = Liar::start(440, Behavior::Silent, |_| {
         "failed 0 <script>alert(1)</script>&\"\ncell 0 0 5 0 0 0 0 0\nend\n".to_owned()
     });
     let servers = [Server::start(441, &TRUSTING, &[])];

@@ -5,13 +5,13 @@ use std::net::TcpListener;
 use std::thread;
 
 use super::harness::{ThirdParty, address, run, text};
-use super::liar::{Liar, Manner};
+use super::liar::{Behavior, Liar};
 
 #[test]
 fn prober_sends_to_no_third_party() {
     let third = ThirdParty::new(310);
     let gid = third.address;
-    let liar = Liar::start(311, Manner::Alive, move |_| {
+    let liar = Liar::start(311, Behavior::Alive, move |_| {
         format!("responder ::ffff:{gid} 0x11 0x1234 0x1\nend\n")
     });
     let (port, at, from) = (liar.port.to_string(), liar.address.to_string(), device(312));
@@ -31,7 +31,7 @@ fn prober_sends_to_no_third_party() {
 fn bench_sends_to_no_third_party() {
     let third = ThirdParty::new(320);
     let gid = third.address;
-    let liar = Liar::start(321, Manner::Silent, move |_| {
+    let liar = Liar::start(321, Behavior::Silent, move |_| {
         format!(
             "mtu 1024\nlink udp\nmemory 0x1000 0x1\nqp ::ffff:{gid} 0x11 0x7\nend\n\
              cm 7174 {}\nready\n",
@@ -76,8 +76,8 @@ fn pingpong_sends_to_no_third_party() {
 
 #[test]
 fn server_that_accepts_and_says_nothing_is_given_up() {
-    let mute = Liar::start(340, Manner::Mute, |_| String::new());
-    let silent = Liar::start(341, Manner::Silent, |_| String::new());
+    let mute = Liar::start(340, Behavior::Mute, |_| String::new());
+    let silent = Liar::start(341, Behavior::Silent, |_| String::new());
     for (server, from) in [(&mute, device(342)), (&silent, device(343))] {
         let (port, at) = (server.port.to_string(), server.address.to_string());
         let output = run(&["ping", "-c", "1", "-d", &from, "-p", &port, &at], &[]);

@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 
 use roce::memory::Buffer;
 use rounds::{ROUNDS, abandon};
-use stage::{Desk, Dice, MEMORY, Outcome, Stage};
+use stage::{Dice, MEMORY, Outcome, Side, Stage};
 use usage::{Usage, processor_time};
 
 /// Maximum growth of memory from the end of the warm-up to the end. Allocators and the kernel's
@@ -149,13 +149,14 @@ impl Soak {
             let held = Usage::now();
             drop(paused);
             let rounds = self.rounds.lock().unwrap();
-            let told: Vec<String> = rounds.iter().map(|(kind, n)| format!("{kind} {n}")).collect();
+            let describe: Vec<String> =
+                rounds.iter().map(|(kind, n)| format!("{kind} {n}")).collect();
             println!(
                 "minute {minute}: {} KiB, {} descriptors, {:.0} s of processor; rounds: {}",
                 held.rss_kib,
                 held.descriptors,
                 processor_time().as_secs_f64(),
-                told.join(", ")
+                describe.join(", ")
             );
             drop(rounds);
             if self.is_over() {
@@ -178,7 +179,7 @@ impl Soak {
 fn one_round(stage: &Stage, buffers: &[Buffer; 2], dice: &mut Dice) -> Outcome<&'static str> {
     let (kind, round) = dice.pick(&ROUNDS);
     let (x, y) = if dice.below(2) == 0 { (&stage.a, &stage.b) } else { (&stage.b, &stage.a) };
-    let [mut a, mut b] = [Desk::new(x, &buffers[0])?, Desk::new(y, &buffers[1])?];
+    let [mut a, mut b] = [Side::new(x, &buffers[0])?, Side::new(y, &buffers[1])?];
     let outcome = round(&mut a, &mut b, dice);
     let counters = || [a.counters(), b.counters()].join("; ");
     outcome.map_err(|error| format!("{kind}: {error}; {}", counters()))?;

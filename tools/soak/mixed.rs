@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use roce::device::Device;
 use roce::verbs::{Notify, QpHandle, QpType, SendOp, Wc, WcOpcode};
 
-use crate::stage::{Clock, Desk, Dice, Outcome, ensure, manner, pair, pattern};
+use crate::stage::{Clock, Dice, Outcome, Side, connect_attr, ensure, pair, pattern};
 
 /// Maximum number of connections, and of requests in flight of an end.
 const CONNECTIONS: usize = 3;
@@ -117,7 +117,7 @@ impl End {
         area + (self.index * DEPTH + at % DEPTH) * STRIDE
     }
 
-    fn post(&mut self, here: &Desk<'_>, there: &Desk<'_>) -> Outcome {
+    fn post(&mut self, here: &Side<'_>, there: &Side<'_>) -> Outcome {
         let taken = self.expected_len - self.expected.len();
         while self.receives < self.expected_len && self.receives - taken < DEPTH {
             let place = self.place(RECEIVED, self.receives);
@@ -135,7 +135,7 @@ impl End {
     }
 
     /// Returns the operation of the next task.
-    fn request(&mut self, there: &Desk<'_>) -> (SendOp, usize) {
+    fn request(&mut self, there: &Side<'_>) -> (SendOp, usize) {
         let (at, rkey, base) = (self.posted, there.mr.rkey(), there.buffer.addr());
         let imm = Some((at as u32).to_be_bytes());
         let target = base + self.place(WRITTEN, at) as u64;
@@ -160,7 +160,7 @@ impl End {
         }
     }
 
-    fn take(&mut self, here: &Desk<'_>, there: &Desk<'_>, wc: &Wc) -> Outcome {
+    fn take(&mut self, here: &Side<'_>, there: &Side<'_>, wc: &Wc) -> Outcome {
         ensure!(wc.is_success(), "{wc:?}");
         match wc.id.0.checked_sub(RECEIVE) {
             Some(number) => self.take_receive(here, number as usize, wc),
@@ -168,7 +168,7 @@ impl End {
         }
     }
 
-    fn take_send(&mut self, here: &Desk<'_>, there: &Desk<'_>, wc: &Wc) -> Outcome {
+    fn take_send(&mut self, here: &Side<'_>, there: &Side<'_>, wc: &Wc) -> Outcome {
         let at = self.done;
         ensure!(wc.id.0 as usize == at, "request {at} is overtaken by {wc:?}");
         let place = self.place(OWN, at);
@@ -193,19 +193,19 @@ impl End {
         Ok(())
     }
 
-    fn take_receive(&mut self, here: &Desk<'_>, number: usize, wc: &Wc) -> Outcome {
+    fn take_receive(&mut self, here: &Side<'_>, number: usize, wc: &Wc) -> Outcome {
         let wanted = self.expected_len - self.expected.len();
         ensure!(number == wanted, "receive {wanted} is overtaken by {wc:?}");
         let (at, task) = self.expected.pop_front().ok_or("a message that was not sent")?;
         let imm = Some((at as u32).to_be_bytes());
-        let (length, area, told, opcode) = match task {
+        let (length, area, describe, opcode) = match task {
             Task::Send(length) => (length, RECEIVED, None, WcOpcode::Recv),
             Task::SendImm(length) => (length, RECEIVED, imm, WcOpcode::Recv),
             Task::WriteImm(length) => (length, WRITTEN, imm, WcOpcode::RecvRdmaWithImm),
             other => return Err(format!("{other:?} is not received")),
         };
         let found = (wc.byte_len as usize, wc.imm(), wc.opcode);
-        ensure!(found == (length, told, opcode), "of message {at}: {wc:?}");
+        ensure!(found == (length, describe, opcode), "of message {at}: {wc:?}");
         let place = self.place(area, if area == WRITTEN { at } else { number });
         let bytes = pattern(self.peer_seed + at as u64, length);
         ensure!(here.read(place, length) == bytes, "message {at} is wrong");
@@ -214,7 +214,7 @@ impl End {
 }
 
 /// All ends of one side take in what came; whether anything did.
-fn work(here: &Desk<'_>, there: &Desk<'_>, ends: &mut [End]) -> Outcome<bool> {
+fn work(here: &Side<'_>, there: &Side<'_>, ends: &mut [End]) -> Outcome<bool> {
     ends.iter_mut().try_for_each(|end| end.post(here, there))?;
     let mut wcs = [Wc::default(); 16];
     let count = here.nic.poll_cq(here.cq, &mut wcs);
@@ -226,14 +226,14 @@ fn work(here: &Desk<'_>, there: &Desk<'_>, ends: &mut [End]) -> Outcome<bool> {
     Ok(count > 0)
 }
 
-pub(crate) fn mixed(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
+pub(crate) fn mixed(a: &mut Side<'_>, b: &mut Side<'_>, dice: &mut Dice) -> Outcome {
     let (mut a_ends, mut b_ends) = (Vec::new(), Vec::new());
-    for desk in [&*a, &*b] {
-        desk.buffer.write(CONSTANT, &pattern(CONSTANT_SEED, LONGEST)).unwrap();
-        desk.buffer.write(COUNTERS, &[0; 8 * CONNECTIONS]).unwrap();
+    for side in [&*a, &*b] {
+        side.buffer.write(CONSTANT, &pattern(CONSTANT_SEED, LONGEST)).unwrap();
+        side.buffer.write(COUNTERS, &[0; 8 * CONNECTIONS]).unwrap();
     }
     for index in 0..1 + dice.below(CONNECTIONS) {
-        let how = manner(dice);
+        let how = connect_attr(dice);
         let (a_qp, b_qp) = pair(a, b, QpType::Rc, &how, dice)?;
         let mut plan = || {
             let count = 10 + dice.below(50);
@@ -254,8 +254,8 @@ pub(crate) fn mixed(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outc
         if !sleepy {
             continue;
         }
-        for desk in [&*a, &*b] {
-            desk.nic.request_notify(desk.cq, Notify::Next);
+        for side in [&*a, &*b] {
+            side.nic.request_notify(side.cq, Notify::Next);
         }
         if work(a, b, &mut a_ends)? | work(b, a, &mut b_ends)? {
             continue;

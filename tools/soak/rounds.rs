@@ -11,10 +11,12 @@ use roce::verbs::{
 use roce::wire::{Bits, RKey};
 
 use crate::mixed::mixed;
-use crate::stage::{Clock, Desk, Dice, Outcome, Stage, ensure, manner, pair, pattern, told};
+use crate::stage::{
+    Clock, Dice, Outcome, Side, Stage, connect_attr, describe, ensure, pair, pattern,
+};
 
 /// One kind of round.
-pub(crate) type Round = fn(&mut Desk<'_>, &mut Desk<'_>, &mut Dice) -> Outcome;
+pub(crate) type Round = fn(&mut Side<'_>, &mut Side<'_>, &mut Dice) -> Outcome;
 
 pub(crate) const ROUNDS: [(&str, Round); 8] = [
     ("mixed", mixed),
@@ -36,8 +38,8 @@ const THERE: usize = 1 << 16;
 const STRIDE: usize = 5120;
 
 /// Sleeps for every completion, and is woken for each, though its peer does nothing.
-fn sleeper(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
-    let how = manner(dice);
+fn sleeper(a: &mut Side<'_>, b: &mut Side<'_>, dice: &mut Dice) -> Outcome {
+    let how = connect_attr(dice);
     let (qp, _) = pair(a, b, QpType::Rc, &how, dice)?;
     for number in 0..8 {
         let length = dice.below(STRIDE);
@@ -61,22 +63,22 @@ fn sleeper(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
 
 /// Several connections feed one queue of receives, and mostly there are fewer receives than
 /// messages.
-fn shared_queue(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
+fn shared_queue(a: &mut Side<'_>, b: &mut Side<'_>, dice: &mut Dice) -> Outcome {
     const MESSAGES: usize = 48;
     const IN_FLIGHT_MAX: usize = 16;
     const RECEIVES: usize = 8;
     let create = SrqCreate { max_wr: 32, max_sge: 1, limit: 0, xrc: None };
-    let srq = told("a shared queue", b.nic.create_srq(b.pd, create))?;
+    let srq = describe("a shared queue", b.nic.create_srq(b.pd, create))?;
     b.srq = Some(srq);
-    let how = manner(dice);
+    let how = connect_attr(dice);
     let mut qps = Vec::new();
     for _ in 0..3 {
         qps.push(pair(a, b, QpType::Rc, &how, dice)?.0);
     }
-    let post = |b: &Desk<'_>, slot: usize| {
+    let post = |b: &Side<'_>, slot: usize| {
         let sges = [b.sge(THERE + slot * STRIDE, STRIDE)];
         let wr = RecvWr { id: WrId(1 << 32 | slot as u64), sges: &sges };
-        told("a shared receive", b.nic.post_srq_recv(srq, &wr))
+        describe("a shared receive", b.nic.post_srq_recv(srq, &wr))
     };
     (0..RECEIVES).try_for_each(|slot| post(b, slot))?;
     let seed = dice.next() >> 8;
@@ -100,9 +102,9 @@ fn shared_queue(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome 
 
 /// Takes in what was received until one more message was sent and acknowledged.
 fn take_shared(
-    a: &Desk<'_>,
-    b: &Desk<'_>,
-    post: &impl Fn(&Desk<'_>, usize) -> Outcome,
+    a: &Side<'_>,
+    b: &Side<'_>,
+    post: &impl Fn(&Side<'_>, usize) -> Outcome,
     seed: u64,
     lengths: &[usize],
 ) -> Outcome {
@@ -128,17 +130,17 @@ fn take_shared(
 }
 
 /// A window is opened, used, and closed by either side; then access through it is refused.
-fn window(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
-    let how = manner(dice);
+fn window(a: &mut Side<'_>, b: &mut Side<'_>, dice: &mut Dice) -> Outcome {
+    let how = connect_attr(dice);
     let (a_qp, b_qp) = pair(a, b, QpType::Rc, &how, dice)?;
-    let mw = told("a window", b.nic.create_mw(b.pd, MwType::Type2))?;
+    let mw = describe("a window", b.nic.create_mw(b.pd, MwType::Type2))?;
     let old = b.nic.mw_key(mw).ok_or("a window without a key")?;
     let rkey = RKey::new(old.get() ^ 0x5a);
     let (addr, length) = (b.buffer.addr() + THERE as u64, 1 + dice.below(STRIDE));
     let (mr, access) = (b.mr.lkey(), Access::REMOTE_WRITE | Access::REMOTE_READ);
     let bind = MwBind { mr, addr, length: length as u64, access };
     let locally = |op| {
-        told("a request", b.nic.post_send(b_qp, &SendWr::new(WrId(9), op, Data::EMPTY)))?;
+        describe("a request", b.nic.post_send(b_qp, &SendWr::new(WrId(9), op, Data::EMPTY)))?;
         let wc = b.complete()?;
         ensure!(wc.is_success() && wc.id == WrId(9), "{wc:?}");
         Ok(())
@@ -168,35 +170,35 @@ fn window(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
     // The refusal may get lost, and is not said again.
     let refused = matches!(wc.status, WcStatus::RemAccessErr | WcStatus::RetryExcErr);
     ensure!(refused, "through a closed window: {wc:?}");
-    told("unmaking a window", b.nic.destroy_mw(mw))
+    describe("unmaking a window", b.nic.destroy_mw(mw))
 }
 
 /// Checks that a message over an unreliable connection arrives whole. A packet that begins a
 /// message is taken whatever its number, so a network that doubles and reorders shows.
-fn unreliable(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
-    let how = manner(dice);
+fn unreliable(a: &mut Side<'_>, b: &mut Side<'_>, dice: &mut Dice) -> Outcome {
+    let how = connect_attr(dice);
     let (a_qp, b_qp) = pair(a, b, QpType::Uc, &how, dice)?;
     lossy(a, b, [a_qp, b_qp], (Target::Peer, STRIDE), dice).map(|_| ())
 }
 
 /// Datagrams that come are whole.
-fn datagrams(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
-    let how = manner(dice);
+fn datagrams(a: &mut Side<'_>, b: &mut Side<'_>, dice: &mut Dice) -> Outcome {
+    let how = connect_attr(dice);
     let (a_qp, b_qp) = (a.add_qp(QpType::Ud)?, b.add_qp(QpType::Ud)?);
-    told("opening", a.nic.open_datagram(a_qp, &how))?;
-    told("opening", b.nic.open_datagram(b_qp, &how))?;
-    let to = told("an end", b.nic.endpoint(b_qp))?;
-    let ah = told("a way", a.nic.create_ah(a.pd, AhAttr::new(to.gid, 0)))?;
+    describe("opening", a.nic.open_datagram(a_qp, &how))?;
+    describe("opening", b.nic.open_datagram(b_qp, &how))?;
+    let to = describe("an end", b.nic.endpoint(b_qp))?;
+    let ah = describe("a way", a.nic.create_ah(a.pd, AhAttr::new(to.gid, 0)))?;
     let target = Target::Ud(UdTarget { ah, qpn: to.qpn, qkey: how.qkey });
     let arrived = lossy(a, b, [a_qp, b_qp], (target, 256), dice)?;
     ensure!(arrived > 0, "of all datagrams none came");
-    told("unmaking a way", a.nic.destroy_ah(ah))
+    describe("unmaking a way", a.nic.destroy_ah(ah))
 }
 
 /// Sends messages of which some may not arrive, or twice; how many did.
 fn lossy(
-    a: &Desk<'_>,
-    b: &Desk<'_>,
+    a: &Side<'_>,
+    b: &Side<'_>,
     [a_qp, b_qp]: [QpHandle; 2],
     (target, longest): (Target, usize),
     dice: &mut Dice,
@@ -214,7 +216,7 @@ fn lossy(
         let sges = [a.sge(0, length)];
         let op = SendOp::Send { imm: Some((at as u32).to_be_bytes()) };
         let wr = SendWr { target, ..SendWr::new(WrId(at as u64), op, Data::Gather(&sges)) };
-        told("a message", a.nic.post_send(a_qp, &wr))?;
+        describe("a message", a.nic.post_send(a_qp, &wr))?;
         let wc = a.complete()?;
         ensure!(wc.is_success() && wc.id == WrId(at as u64), "{wc:?}");
     }
@@ -242,10 +244,10 @@ fn lossy(
 }
 
 /// One end goes in the middle of the work: everything that was posted comes to an end all the same.
-fn killed(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
+fn killed(a: &mut Side<'_>, b: &mut Side<'_>, dice: &mut Dice) -> Outcome {
     const REQUESTS: usize = 16;
     let (timeout, retry_cnt) = (AckTimeout(Bits::low(10)), RetryCount(Bits::low(3)));
-    let how = manner(dice).timeout(timeout).retry_cnt(retry_cnt);
+    let how = connect_attr(dice).timeout(timeout).retry_cnt(retry_cnt);
     let (a_qp, b_qp) = pair(a, b, QpType::Rc, &how, dice)?;
     for slot in 0..REQUESTS {
         b.recv(b_qp, slot as u64, THERE, STRIDE)?;
@@ -269,8 +271,8 @@ fn killed(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
         {
             match victim {
                 0 => b.remove_qp(b_qp)?,
-                1 => told("a failure", b.nic.modify_qp(b_qp, &failed, AttrMask::STATE))?,
-                _ => told("a failure", a.nic.modify_qp(a_qp, &failed, AttrMask::STATE))?,
+                1 => describe("a failure", b.nic.modify_qp(b_qp, &failed, AttrMask::STATE))?,
+                _ => describe("a failure", a.nic.modify_qp(a_qp, &failed, AttrMask::STATE))?,
             }
         }
         if sent == REQUESTS {
@@ -290,7 +292,7 @@ fn killed(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
     }
     // Nothing comes of what is gone.
     if b.qps.contains(&b_qp) {
-        told("a failure", b.nic.modify_qp(b_qp, &failed, AttrMask::STATE))?;
+        describe("a failure", b.nic.modify_qp(b_qp, &failed, AttrMask::STATE))?;
         while received < REQUESTS {
             b.complete()?;
             received += 1;
@@ -301,8 +303,8 @@ fn killed(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
 
 /// Begins work that does not end: the caller destroys the stage meanwhile.
 pub(crate) fn abandon(stage: &Stage, buffers: &[Buffer; 2], dice: &mut Dice) -> Outcome {
-    let [mut a, mut b] = [Desk::new(&stage.a, &buffers[0])?, Desk::new(&stage.b, &buffers[1])?];
-    let how = manner(dice);
+    let [mut a, mut b] = [Side::new(&stage.a, &buffers[0])?, Side::new(&stage.b, &buffers[1])?];
+    let how = connect_attr(dice);
     for _ in 0..1 + dice.below(4) {
         let (a_qp, b_qp) = pair(&mut a, &mut b, QpType::Rc, &how, dice)?;
         for id in 0..16 {

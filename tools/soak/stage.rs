@@ -43,7 +43,7 @@ macro_rules! ensure {
 pub(crate) use ensure;
 
 /// Converts an error to words.
-pub(crate) fn told<T, E: std::fmt::Debug>(what: &str, result: Result<T, E>) -> Outcome<T> {
+pub(crate) fn describe<T, E: std::fmt::Debug>(what: &str, result: Result<T, E>) -> Outcome<T> {
     result.map_err(|error| format!("{what}: {error:?}"))
 }
 
@@ -88,9 +88,9 @@ pub(crate) struct Stage {
 impl Stage {
     pub(crate) fn open(addresses: [IpAddr; 2], faults: &str, seed: u64) -> Outcome<Self> {
         let open = |address, seed| {
-            let spec: Spec = told("faults", format!("{faults},seed={seed}").parse())?;
-            let link = told("a link", udp::open(&udp::Options::new(address)))?;
-            told("a NIC", SoftNic::start(fault::inject(link, &spec)))
+            let spec: Spec = describe("faults", format!("{faults},seed={seed}").parse())?;
+            let link = describe("a link", udp::open(&udp::Options::new(address)))?;
+            describe("a NIC", SoftNic::start(fault::inject(link, &spec)))
         };
         let name = format!("{} with {faults}", addresses[0]);
         Ok(Self { name, a: open(addresses[0], seed)?, b: open(addresses[1], seed + 1)? })
@@ -98,7 +98,7 @@ impl Stage {
 }
 
 /// Objects of a round at one NIC.
-pub(crate) struct Desk<'n> {
+pub(crate) struct Side<'n> {
     pub(crate) nic: &'n SoftNic,
     pub(crate) pd: PdHandle,
     pub(crate) cq: CqHandle,
@@ -109,12 +109,12 @@ pub(crate) struct Desk<'n> {
     pub(crate) srq: Option<SrqHandle>,
 }
 
-impl<'n> Desk<'n> {
+impl<'n> Side<'n> {
     pub(crate) fn new(nic: &'n SoftNic, buffer: &'n Buffer) -> Outcome<Self> {
-        let pd = told("a protection domain", nic.create_pd())?;
-        let channel = told("a channel", nic.create_channel())?;
-        let cq = told("a completion queue", nic.create_cq_on(1024, &channel))?;
-        let mr = told("a region", nic.register(pd, buffer, ALL))?;
+        let pd = describe("a protection domain", nic.create_pd())?;
+        let channel = describe("a channel", nic.create_channel())?;
+        let cq = describe("a completion queue", nic.create_cq_on(1024, &channel))?;
+        let mr = describe("a region", nic.register(pd, buffer, ALL))?;
         Ok(Self { nic, pd, cq, channel, buffer, mr, qps: Vec::new(), srq: None })
     }
 
@@ -130,7 +130,7 @@ impl<'n> Desk<'n> {
         let init = QpInitAttr { qp_type, cap, sq_sig_all: true };
         let (send_cq, recv_cq) = (self.cq, self.cq);
         let create = QpCreate { init, send_cq, recv_cq, srq: self.srq, xrcd: None };
-        let qp = told("a queue pair", self.nic.create_qp(self.pd, create))?;
+        let qp = describe("a queue pair", self.nic.create_qp(self.pd, create))?;
         self.qps.push(qp);
         Ok(qp)
     }
@@ -138,20 +138,20 @@ impl<'n> Desk<'n> {
     /// Destroys a queue pair before its work is done.
     pub(crate) fn remove_qp(&mut self, qp: QpHandle) -> Outcome {
         self.qps.retain(|known| *known != qp);
-        told("unmaking a queue pair", self.nic.destroy_qp(qp))
+        describe("unmaking a queue pair", self.nic.destroy_qp(qp))
     }
 
     /// Destroys everything.
     pub(crate) fn clear(self) -> Outcome {
         for qp in self.qps {
-            told("unmaking a queue pair", self.nic.destroy_qp(qp))?;
+            describe("unmaking a queue pair", self.nic.destroy_qp(qp))?;
         }
         if let Some(srq) = self.srq {
-            told("unmaking a shared queue", self.nic.destroy_srq(srq))?;
+            describe("unmaking a shared queue", self.nic.destroy_srq(srq))?;
         }
-        told("unmaking a region", self.nic.deregister(self.mr))?;
-        told("unmaking a completion queue", self.nic.destroy_cq(self.cq))?;
-        told("unmaking a protection domain", self.nic.destroy_pd(self.pd))
+        describe("unmaking a region", self.nic.deregister(self.mr))?;
+        describe("unmaking a completion queue", self.nic.destroy_cq(self.cq))?;
+        describe("unmaking a protection domain", self.nic.destroy_pd(self.pd))
     }
 
     pub(crate) fn sge(&self, offset: usize, length: usize) -> Sge {
@@ -167,12 +167,15 @@ impl<'n> Desk<'n> {
 
     pub(crate) fn recv(&self, qp: QpHandle, id: u64, offset: usize, length: usize) -> Outcome {
         let sges = [self.sge(offset, length)];
-        told("a receive", self.nic.post_recv(qp, &RecvWr { id: WrId(id), sges: &sges }))
+        describe("a receive", self.nic.post_recv(qp, &RecvWr { id: WrId(id), sges: &sges }))
     }
 
     pub(crate) fn send(&self, qp: QpHandle, id: u64, op: SendOp, at: (usize, usize)) -> Outcome {
         let sges = [self.sge(at.0, at.1)];
-        told("a request", self.nic.post_send(qp, &SendWr::new(WrId(id), op, Data::Gather(&sges))))
+        describe(
+            "a request",
+            self.nic.post_send(qp, &SendWr::new(WrId(id), op, Data::Gather(&sges))),
+        )
     }
 
     /// The next completion, by polling.
@@ -196,7 +199,7 @@ impl<'n> Desk<'n> {
             if self.nic.poll_cq(self.cq, &mut wc) == 1 {
                 return Ok(wc[0]);
             }
-            let woken = told("sleeping", self.channel.wait(Some(PROGRESS_TIMEOUT)))?;
+            let woken = describe("sleeping", self.channel.wait(Some(PROGRESS_TIMEOUT)))?;
             ensure!(woken == Some(self.cq), "a sleeping thread was not woken: {}", self.counters());
         }
     }
@@ -226,9 +229,9 @@ impl Clock {
 
     /// Checks that nothing is broken, and that the time is not over. Who asks often has nothing to
     /// do, and is slowed down.
-    pub(crate) fn check(&self, desks: &[&Desk<'_>]) -> Outcome {
-        let said = || desks.iter().map(|desk| desk.counters()).collect::<Vec<_>>();
-        if let Some(error) = desks.iter().find_map(|desk| desk.nic.broken()) {
+    pub(crate) fn check(&self, sides: &[&Side<'_>]) -> Outcome {
+        let said = || sides.iter().map(|side| side.counters()).collect::<Vec<_>>();
+        if let Some(error) = sides.iter().find_map(|side| side.nic.broken()) {
             return Err(format!("a NIC is broken: {error}: {:?}", said()));
         }
         self.checks.set(self.checks.get().saturating_add(1));
@@ -241,23 +244,24 @@ impl Clock {
 }
 
 /// Returns the attributes by which queue pairs are connected: a busy machine is not a lost peer.
-pub(crate) fn manner(dice: &mut Dice) -> Connect {
+pub(crate) fn connect_attr(dice: &mut Dice) -> Connect {
     let mtu = dice.pick(&[Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096]);
     Connect::default().mtu(mtu).access(ALL).timeout(AckTimeout(Bits::low(15)))
 }
 
 /// A queue pair at each side, connected to each other.
 pub(crate) fn pair(
-    a: &mut Desk<'_>,
-    b: &mut Desk<'_>,
+    a: &mut Side<'_>,
+    b: &mut Side<'_>,
     kind: QpType,
     how: &Connect,
     dice: &mut Dice,
 ) -> Outcome<(QpHandle, QpHandle)> {
     let (a_qp, b_qp) = (a.add_qp(kind)?, b.add_qp(kind)?);
-    let ends = [told("an end", a.nic.endpoint(a_qp))?, told("an end", b.nic.endpoint(b_qp))?];
+    let ends =
+        [describe("an end", a.nic.endpoint(a_qp))?, describe("an end", b.nic.endpoint(b_qp))?];
     let [a_end, b_end] = ends.map(|end| Endpoint { psn: Psn::new(dice.next() as u32), ..end });
-    told("connecting", a.nic.connect(a_qp, &b_end, &how.psn(a_end.psn)))?;
-    told("connecting", b.nic.connect(b_qp, &a_end, &how.psn(b_end.psn)))?;
+    describe("connecting", a.nic.connect(a_qp, &b_end, &how.psn(a_end.psn)))?;
+    describe("connecting", b.nic.connect(b_qp, &a_end, &how.psn(b_end.psn)))?;
     Ok((a_qp, b_qp))
 }

@@ -140,10 +140,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 /// A real RNIC, and its attributes or why they cannot be queried.
 struct Real {
     name: String,
-    said: io::Result<Said>,
+    attributes: io::Result<Attributes>,
 }
 
-struct Said {
+struct Attributes {
     state: PortState,
     mtu: usize,
     firmware: String,
@@ -157,14 +157,14 @@ impl Real {
             let nic = RdmaNic::open(&name)?;
             let (device, port) = (nic.query_device()?, nic.query_port()?);
             let gids = nic.gids().into_iter().enumerate();
-            Ok(Said {
+            Ok(Attributes {
                 state: port.state,
                 mtu: port.active_mtu.bytes(),
                 firmware: device.firmware().to_owned(),
                 gids: gids.filter(|(_, gid)| *gid != Gid::default()).collect(),
             })
         };
-        Self { said: ask(), name }
+        Self { attributes: ask(), name }
     }
 
     fn spec(&self) -> Spec {
@@ -172,8 +172,8 @@ impl Real {
     }
 
     fn describe(&self, out: &mut dyn Write) -> Result<()> {
-        let Said { state, mtu, firmware, gids } = match &self.said {
-            Ok(said) => said,
+        let Attributes { state, mtu, firmware, gids } = match &self.attributes {
+            Ok(attributes) => attributes,
             Err(error) => return Ok(writeln!(out, "{}: unavailable: {error}", self.spec())?),
         };
         let firmware =
@@ -190,8 +190,8 @@ impl Real {
     fn entry(&self) -> Entry {
         let rnic = self.name.clone();
         let offer = |missing| vec![Offer { spec: self.spec(), missing }];
-        match &self.said {
-            Ok(Said { state, mtu, firmware, gids }) => Entry::Rnic {
+        match &self.attributes {
+            Ok(Attributes { state, mtu, firmware, gids }) => Entry::Rnic {
                 rnic,
                 active: *state == PortState::Active,
                 rdma_mtu: *mtu,

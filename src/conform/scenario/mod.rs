@@ -41,7 +41,7 @@ pub use self::outcome::{Done, Expect, Sent};
 pub use self::read::{ScenarioError, built_in, read};
 pub(super) use self::sides::{ALL_RIGHTS, access_of};
 pub use self::sides::{BufferSpec, Kind, MAIN, QpSpec, SideSpec, WindowSpec};
-pub use self::steps::{Action, Deed, Fault, Flag, Step};
+pub use self::steps::{Action, Fault, FaultEffect, Flag, Step};
 pub(super) use self::words::word;
 use super::Side;
 use super::expand::Expr;

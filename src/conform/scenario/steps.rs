@@ -146,7 +146,7 @@ pub struct Fault {
     pub nth: u32,
     /// Effect on the packet.
     #[serde(rename = "do")]
-    pub deed: Deed,
+    pub effect: FaultEffect,
 }
 
 const fn first() -> u32 {
@@ -156,7 +156,7 @@ const fn first() -> u32 {
 /// Effect of a fault on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Deed {
+pub enum FaultEffect {
     /// The packet is lost.
     Drop,
     /// The packet arrives twice.
@@ -169,7 +169,7 @@ pub enum Deed {
     Corrupt,
 }
 
-impl Deed {
+impl FaultEffect {
     /// Returns the action of the fault injector.
     pub(in super::super) const fn action(self) -> fault::Action {
         match self {

@@ -91,7 +91,7 @@ impl Arrival {
 
 /// Result of chances and rules, before the receiver's queue is considered.
 #[derive(Default)]
-struct Cast {
+struct Impairment {
     lost: Option<Loss>,
     twice: bool,
     corrupt: bool,
@@ -129,16 +129,16 @@ impl Impairments {
         packet: &[u8],
         wire_len: usize,
     ) -> Decision {
-        let cast = self.by_chance();
-        let cast = self.by_rule(Direction::Outbound, packet, cast);
-        if let Some(loss) = cast.lost {
+        let impairment = self.by_chance();
+        let impairment = self.by_rule(Direction::Outbound, packet, impairment);
+        if let Some(loss) = impairment.lost {
             return Decision::Lost(loss);
         }
-        let corrupt = cast.corrupt.then(|| self.random.next());
+        let corrupt = impairment.corrupt.then(|| self.random.next());
         let Some(time) = self.arrival(now, to, wire_len) else {
             return Decision::Lost(Loss::QueueFull);
         };
-        Decision::Arrives(self.arrives(time, corrupt, &cast))
+        Decision::Arrives(self.arrives(time, corrupt, &impairment))
     }
 
     /// Decides by the rules alone about a packet that passes in this direction.
@@ -148,18 +148,18 @@ impl Impairments {
         direction: Direction,
         packet: &[u8],
     ) -> Decision {
-        let cast = self.by_rule(direction, packet, Cast::default());
-        if let Some(loss) = cast.lost {
+        let impairment = self.by_rule(direction, packet, Impairment::default());
+        if let Some(loss) = impairment.lost {
             return Decision::Lost(loss);
         }
-        let corrupt = cast.corrupt.then(|| self.random.next());
-        Decision::Arrives(self.arrives(now, corrupt, &cast))
+        let corrupt = impairment.corrupt.then(|| self.random.next());
+        Decision::Arrives(self.arrives(now, corrupt, &impairment))
     }
 
-    fn arrives(&self, time: Instant, corrupt: Option<u64>, cast: &Cast) -> Arrival {
-        let time = time.saturating_add(cast.extra);
-        let again = cast.twice.then(|| time.saturating_add(self.faults.delay));
-        let (mark, late, swap) = (cast.mark, !cast.extra.is_zero(), cast.swap);
+    fn arrives(&self, time: Instant, corrupt: Option<u64>, impairment: &Impairment) -> Arrival {
+        let time = time.saturating_add(impairment.extra);
+        let again = impairment.twice.then(|| time.saturating_add(self.faults.delay));
+        let (mark, late, swap) = (impairment.mark, !impairment.extra.is_zero(), impairment.swap);
         Arrival { time, again, corrupt, mark, late, swap }
     }
 
@@ -194,10 +194,10 @@ impl Impairments {
         Some(free.saturating_add(faults.delay).saturating_add(Duration::from_nanos(jitter)))
     }
 
-    fn by_chance(&mut self) -> Cast {
+    fn by_chance(&mut self) -> Impairment {
         let Faults { loss, duplicate, reorder, corrupt, mark, delay, .. } = self.faults;
         let held_back = if delay.is_zero() { HELD_BACK } else { delay * 3 };
-        Cast {
+        Impairment {
             lost: self.chance(loss).then_some(Loss::Chance),
             twice: self.chance(duplicate),
             corrupt: self.chance(corrupt),
@@ -207,16 +207,21 @@ impl Impairments {
         }
     }
 
-    fn by_rule(&mut self, direction: Direction, packet: &[u8], mut cast: Cast) -> Cast {
+    fn by_rule(
+        &mut self,
+        direction: Direction,
+        packet: &[u8],
+        mut impairment: Impairment,
+    ) -> Impairment {
         self.rules.pass(direction, packet, |number, action| match action {
-            Action::Drop => cast.lost = Some(Loss::Rule(number)),
-            Action::Duplicate => cast.twice = true,
-            Action::Delay(extra) => cast.extra += extra,
-            Action::Swap => cast.swap = true,
-            Action::Corrupt => cast.corrupt = true,
-            Action::Mark => cast.mark = true,
+            Action::Drop => impairment.lost = Some(Loss::Rule(number)),
+            Action::Duplicate => impairment.twice = true,
+            Action::Delay(extra) => impairment.extra += extra,
+            Action::Swap => impairment.swap = true,
+            Action::Corrupt => impairment.corrupt = true,
+            Action::Mark => impairment.mark = true,
         });
-        cast
+        impairment
     }
 
     fn chance(&mut self, millionths: u32) -> bool {

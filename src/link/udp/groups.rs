@@ -27,7 +27,7 @@ pub(super) struct Groups {
     /// Readable when one of the sockets is, or the link's own; there from the first group on.
     all: Option<OwnedFd>,
     /// Numbers of the sockets that the last query reported as readable.
-    told: Vec<u64>,
+    readable: Vec<u64>,
 }
 
 struct Joined {
@@ -46,8 +46,8 @@ const ASKED: usize = 16;
 
 impl Groups {
     pub(super) fn new(local: SocketAddr, interface: u32, room: usize) -> Self {
-        let (joined, told) = (Vec::new(), Vec::new());
-        Self { local, interface, room, joined, next: OWN + 1, all: None, told }
+        let (joined, readable) = (Vec::new(), Vec::new());
+        Self { local, interface, room, joined, next: OWN + 1, all: None, readable }
     }
 
     #[inline]
@@ -118,14 +118,14 @@ impl Groups {
     /// The next group for which something is there, and its socket. They have their turns, and so
     /// has the link's own, for which the answer is `None`, as it is when there is nothing.
     pub(super) fn next(&mut self) -> Option<(Gid, BorrowedFd<'_>)> {
-        if self.told.is_empty() {
+        if self.readable.is_empty() {
             let mut events =
                 [Event { flags: EventFlags::empty(), data: EventData::new_u64(OWN) }; ASKED];
             let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
             let count = epoll::wait(self.all.as_ref()?, &mut events, Some(&at_once)).ok()?;
-            self.told.extend(events.iter().take(count).map(|event| event.data.u64()));
+            self.readable.extend(events.iter().take(count).map(|event| event.data.u64()));
         }
-        let number = self.told.pop()?;
+        let number = self.readable.pop()?;
         let joined = self.joined.iter().find(|joined| joined.number == number)?;
         Some((joined.group, joined.socket.as_fd()))
     }

@@ -29,7 +29,7 @@ pub(super) struct UdpReceiver {
     /// Common facts of the packets of a datagram, by its index in the inbox.
     arrivals: Vec<Arrival>,
     /// The packets that are sound.
-    packets: Vec<Place>,
+    packets: Vec<Location>,
     checker: Checker,
     counters: Counters,
 }
@@ -58,7 +58,7 @@ enum Header {
 }
 
 /// Location of a packet.
-struct Place {
+struct Location {
     arrival: usize,
     start: usize,
     /// Length from its BTH through its ICRC.
@@ -124,12 +124,12 @@ impl UdpReceiver {
     fn check(&mut self) {
         for datagram in self.inbox.iter_mut() {
             let index = self.arrivals.len();
-            let told = Told::new(datagram.control);
-            self.counters.overflowed = self.counters.overflowed.max(told.overflowed.into());
+            let ancillary = Ancillary::new(datagram.control);
+            self.counters.overflowed = self.counters.overflowed.max(ancillary.overflowed.into());
             let from = datagram.from.get().filter(|_| datagram.whole);
             // It keeps its place even if nothing of it is sound.
             let (source, source_port) = from.unwrap_or((IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
-            let arrival = Arrival::new(source, source_port, self.to, &told);
+            let arrival = Arrival::new(source, source_port, self.to, &ancillary);
             let ends = (arrival.from, self.to, source_port);
             self.arrivals.push(arrival);
             if from.is_none() {
@@ -137,8 +137,8 @@ impl UdpReceiver {
                 continue;
             }
             let sound =
-                |start, len, id| self.packets.push(Place { arrival: index, start, len, id });
-            self.checker.check(datagram.bytes, told.segment, ends, &mut self.counters, sound);
+                |start, len, id| self.packets.push(Location { arrival: index, start, len, id });
+            self.checker.check(datagram.bytes, ancillary.segment, ends, &mut self.counters, sound);
         }
     }
 }
@@ -254,17 +254,17 @@ impl Receiver for UdpReceiver {
 
     fn for_each(&self, each: &mut dyn FnMut(&Received<'_>)) {
         let mut room = [0; 40];
-        for place in &self.packets {
-            let Some(arrival) = self.arrivals.get(place.arrival) else { continue };
-            let bytes = self.inbox.bytes(place.arrival);
-            let end = place.start + usize::from(place.len) - ICRC_ROOM;
+        for location in &self.packets {
+            let Some(arrival) = self.arrivals.get(location.arrival) else { continue };
+            let bytes = self.inbox.bytes(location.arrival);
+            let end = location.start + usize::from(location.len) - ICRC_ROOM;
             each(&Received {
                 source: arrival.from,
                 destination: self.to,
                 source_port: arrival.port,
                 ecn: arrival.ecn,
-                network: arrival.header.put(place.len, place.id, &mut room),
-                packet: bytes.get(place.start..end).unwrap_or_default(),
+                network: arrival.header.put(location.len, location.id, &mut room),
+                packet: bytes.get(location.start..end).unwrap_or_default(),
             });
         }
     }
@@ -302,7 +302,7 @@ impl Receiver for UdpReceiver {
 
 /// Control messages of a datagram, decoded.
 #[derive(Default)]
-struct Told {
+struct Ancillary {
     /// The length of each packet but the last, if several were joined.
     segment: Option<usize>,
     traffic_class: u8,
@@ -312,56 +312,57 @@ struct Told {
     overflowed: u32,
 }
 
-impl Told {
+impl Ancillary {
     fn new(control: &Control) -> Self {
-        let mut told = Self::default();
+        let mut ancillary = Self::default();
         for (level, kind, data) in control.iter() {
             let number = data.first_chunk().map(|bytes| c_int::from_ne_bytes(*bytes));
             let byte = number.and_then(|number| u8::try_from(number).ok()).unwrap_or(0);
             match (level, kind) {
                 (libc::SOL_UDP, libc::UDP_GRO) => {
-                    told.segment = number.and_then(|number| usize::try_from(number).ok());
+                    ancillary.segment = number.and_then(|number| usize::try_from(number).ok());
                 }
                 (libc::SOL_IP, libc::IP_TOS) => {
-                    told.traffic_class = data.first().copied().unwrap_or(0);
+                    ancillary.traffic_class = data.first().copied().unwrap_or(0);
                 }
                 (libc::SOL_IP, libc::IP_TTL) | (libc::SOL_IPV6, libc::IPV6_HOPLIMIT) => {
-                    told.hop_limit = byte;
+                    ancillary.hop_limit = byte;
                 }
                 (libc::SOL_IPV6, libc::IPV6_FLOWINFO) => {
                     let info = data.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
-                    told.flow_label = info & 0xf_ffff;
-                    [_, _, _, told.traffic_class] = (info >> 20).to_be_bytes();
+                    ancillary.flow_label = info & 0xf_ffff;
+                    [_, _, _, ancillary.traffic_class] = (info >> 20).to_be_bytes();
                 }
                 (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
-                    told.overflowed = number.unwrap_or(0).cast_unsigned();
+                    ancillary.overflowed = number.unwrap_or(0).cast_unsigned();
                 }
                 _ => {}
             }
         }
-        told
+        ancillary
     }
 }
 
 impl Arrival {
-    fn new(source: IpAddr, port: u16, to: Gid, told: &Told) -> Self {
-        let class = u32::from(told.traffic_class);
+    fn new(source: IpAddr, port: u16, to: Gid, ancillary: &Ancillary) -> Self {
+        let class = u32::from(ancillary.traffic_class);
         let (dscp, ecn) = (Bits::low(class >> 2), Bits::low(class));
         let header = match (source, to.to_ipv4()) {
             (IpAddr::V4(source), Some(to)) => {
-                let ttl = told.hop_limit;
+                let ttl = ancillary.hop_limit;
                 let header = Ipv4Repr { dscp, ecn, ttl, ..Ipv4Repr::new(source, to) };
                 let bytes = *header.emit().as_bytes();
                 Header::Ipv4(bytes, sum_of_words(&bytes))
             }
             (source, _) => {
-                let (flow_label, hop_limit) = (Bits::low(told.flow_label), told.hop_limit);
+                let (flow_label, hop_limit) =
+                    (Bits::low(ancillary.flow_label), ancillary.hop_limit);
                 let header = Ipv6Repr::new(gid(source).0.into(), to.0.into());
                 let header = Ipv6Repr { dscp, ecn, flow_label, hop_limit, ..header };
                 Header::Ipv6(*header.emit().as_bytes())
             }
         };
-        Self { from: gid(source), port, ecn: told.traffic_class & 3, header }
+        Self { from: gid(source), port, ecn: ancillary.traffic_class & 3, header }
     }
 }
 
@@ -429,9 +430,9 @@ mod tests {
 
     #[test]
     fn headers_are_put_together_again() {
-        let told = Told { traffic_class: 0x62, hop_limit: 9, ..Told::default() };
+        let ancillary = Ancillary { traffic_class: 0x62, hop_limit: 9, ..Ancillary::default() };
         let to = Gid::from(Ipv4Addr::new(192, 0, 2, 1));
-        let arrival = Arrival::new([198, 51, 100, 7].into(), 0, to, &told);
+        let arrival = Arrival::new([198, 51, 100, 7].into(), 0, to, &ancillary);
         for (len, id) in [(16, 0), (1044, 1), (4168, 0xffff)] {
             let mut room = [0; 40];
             let header = arrival.header.put(len, id, &mut room);
@@ -448,9 +449,9 @@ mod tests {
         let mut control = Control::new();
         control.put(libc::SOL_IPV6, libc::IPV6_FLOWINFO, &0x0631_2345_u32.to_be_bytes());
         control.put(libc::SOL_IPV6, libc::IPV6_HOPLIMIT, &3_i32.to_ne_bytes());
-        let told = Told::new(&control);
+        let ancillary = Ancillary::new(&control);
         let to = Gid::from(std::net::Ipv6Addr::LOCALHOST);
-        let arrival = Arrival::new("2001:db8::1".parse().unwrap(), 0, to, &told);
+        let arrival = Arrival::new("2001:db8::1".parse().unwrap(), 0, to, &ancillary);
         let mut room = [0; 40];
         let header = view::<Ipv6>(arrival.header.put(64, 0, &mut room), 0).unwrap();
         assert_eq!((header.payload_len(), header.hop_limit()), (72, 3));

@@ -82,7 +82,7 @@ impl Source {
 
 /// The immediate data of each WRITE: what its sender consumed of the opposite direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Immediate {
     /// Number of WRITEs with payload that were consumed since the beginning, modulo 2^16.
     pub(crate) consumed: u16,
     /// Number of large messages that were read since the beginning, modulo 2^14.
@@ -97,7 +97,7 @@ pub(crate) struct Told {
 /// Number of large messages, modulo.
 pub(crate) const READ_MASK: u16 = (1 << 14) - 1;
 
-impl Told {
+impl Immediate {
     pub(crate) fn emit(self) -> [u8; 4] {
         let flags = u16::from(self.wraps) | u16::from(self.is_end) << 1;
         let high = (self.read & READ_MASK) << 2 | flags;
@@ -132,8 +132,8 @@ mod tests {
         assert_eq!(Source::parse(&source.emit()), source);
         for bits in 0..4 {
             let (wraps, is_end) = (bits & 1 != 0, bits & 2 != 0);
-            let told = Told { consumed: 0xfedc, read: READ_MASK - bits, wraps, is_end };
-            assert_eq!(Told::parse(told.emit()), told);
+            let imm = Immediate { consumed: 0xfedc, read: READ_MASK - bits, wraps, is_end };
+            assert_eq!(Immediate::parse(imm.emit()), imm);
         }
     }
 }

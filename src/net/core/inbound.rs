@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::Violation;
-use super::frame::{HEADER, Header, Kind, Told, record_bytes};
+use super::frame::{HEADER, Header, Immediate, Kind, record_bytes};
 use crate::memory::Region;
 
 /// A WRITE that arrived and was not consumed.
@@ -40,9 +40,9 @@ pub(super) struct Inbound {
     /// Number of WRITEs that were consumed since the beginning.
     consumed: u16,
     /// Value of `consumed` that the peer was told last.
-    told: u16,
+    reported: u16,
     /// Bytes that were consumed since.
-    untold_bytes: u32,
+    unreported_bytes: u32,
     /// Whether no message follows.
     has_ended: bool,
     /// Whether the peer does not read any more, either.
@@ -60,8 +60,8 @@ impl Inbound {
             cursor: 0,
             bytes: 0,
             consumed: 0,
-            told: 0,
-            untold_bytes: 0,
+            reported: 0,
+            unreported_bytes: 0,
             has_ended: false,
             has_closed: false,
         }
@@ -69,19 +69,19 @@ impl Inbound {
 
     /// A WRITE of `len` bytes arrived.
     #[inline]
-    pub(super) fn handle_write(&mut self, len: u32, told: Told) -> Result<(), Violation> {
+    pub(super) fn handle_write(&mut self, len: u32, imm: Immediate) -> Result<(), Violation> {
         let had_ended = self.has_ended;
-        self.has_ended |= told.is_end;
+        self.has_ended |= imm.is_end;
         if len == 0 {
-            self.has_closed |= told.is_end && told.wraps;
+            self.has_closed |= imm.is_end && imm.wraps;
             return Ok(());
         }
         if had_ended {
             return Err(Violation("it wrote after its end"));
         }
         let at_end = self.position == self.size;
-        let start = if told.wraps || at_end { 0 } else { self.position };
-        let skipped = if told.wraps { self.size - self.position } else { 0 };
+        let start = if imm.wraps || at_end { 0 } else { self.position };
+        let skipped = if imm.wraps { self.size - self.position } else { 0 };
         let fits = len <= self.size - start && len + skipped <= self.size - self.bytes;
         if !fits || self.arrived.len() == self.writes_max {
             return Err(Violation("it wrote more than there is room for"));
@@ -118,7 +118,7 @@ impl Inbound {
         if self.cursor >= write.len {
             self.cursor = 0;
             self.bytes -= write.span;
-            self.untold_bytes = self.untold_bytes.saturating_add(write.span);
+            self.unreported_bytes = self.unreported_bytes.saturating_add(write.span);
             self.consumed = self.consumed.wrapping_add(1);
             self.arrived.pop_front();
         }
@@ -127,14 +127,14 @@ impl Inbound {
     /// Whether the peer must be told what was consumed, lest it waits.
     #[inline]
     pub(super) fn is_credit_due(&self) -> bool {
-        let untold = usize::from(self.consumed.wrapping_sub(self.told));
-        untold >= self.writes_max.div_ceil(2) || self.untold_bytes >= self.size / 2
+        let unreported = usize::from(self.consumed.wrapping_sub(self.reported));
+        unreported >= self.writes_max.div_ceil(2) || self.unreported_bytes >= self.size / 2
     }
 
     /// Tells the peer.
     #[inline]
-    pub(super) fn tell(&mut self) -> u16 {
-        (self.told, self.untold_bytes) = (self.consumed, 0);
+    pub(super) fn report_consumed(&mut self) -> u16 {
+        (self.reported, self.unreported_bytes) = (self.consumed, 0);
         self.consumed
     }
 
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
     use crate::memory::Buffer;
 
-    const PLAIN: Told = Told { consumed: 0, read: 0, wraps: false, is_end: false };
+    const PLAIN: Immediate = Immediate { consumed: 0, read: 0, wraps: false, is_end: false };
 
     fn inbound(buffer: &Buffer) -> Inbound {
         Inbound::new(buffer.region(), u32::try_from(buffer.len()).unwrap(), 4)
@@ -191,25 +191,25 @@ mod tests {
             inbound.consume(len);
         }
         assert!(inbound.is_empty() && inbound.is_credit_due(), "by bytes");
-        assert_eq!((inbound.tell(), inbound.is_credit_due()), (1, false));
+        assert_eq!((inbound.report_consumed(), inbound.is_credit_due()), (1, false));
         // The next one does not fit behind it.
         message(&buffer, 0, &[7; 24]);
-        inbound.handle_write(32, Told { wraps: true, ..PLAIN }).unwrap();
+        inbound.handle_write(32, Immediate { wraps: true, ..PLAIN }).unwrap();
         assert_eq!(inbound.first().unwrap().unwrap().len, 24);
     }
 
     #[test]
     fn what_a_peer_must_not_write_is_refused() {
         let buffer = Buffer::new(64);
-        let wraps = Told { wraps: true, ..PLAIN };
+        let wraps = Immediate { wraps: true, ..PLAIN };
         for writes in [&[(65, PLAIN)][..], &[(64, PLAIN), (8, PLAIN)], &[(40, PLAIN), (8, wraps)]] {
             let mut inbound = inbound(&buffer);
             let (last, before) = writes.split_last().unwrap();
-            before.iter().for_each(|(len, told)| inbound.handle_write(*len, *told).unwrap());
+            before.iter().for_each(|(len, imm)| inbound.handle_write(*len, *imm).unwrap());
             assert!(inbound.handle_write(last.0, last.1).is_err(), "{writes:?}");
         }
         let mut inbound = inbound(&buffer);
-        inbound.handle_write(0, Told { is_end: true, ..PLAIN }).unwrap();
+        inbound.handle_write(0, Immediate { is_end: true, ..PLAIN }).unwrap();
         assert!(inbound.has_ended() && inbound.handle_write(8, PLAIN).is_err());
     }
 

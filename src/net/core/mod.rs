@@ -37,7 +37,7 @@ use crate::memory::Region;
 use crate::verbs::{PostError, SendOp, Wc, WcStatus, WrId};
 use crate::wire::RKey;
 use fetch::{Fetch, Landing};
-use frame::{Kind, READ_MASK, Source, Told};
+use frame::{Immediate, Kind, READ_MASK, Source};
 use inbound::Inbound;
 use outbound::{Outbound, Room};
 pub(crate) use queue::{Unconsumed, emit_record};
@@ -539,15 +539,15 @@ impl Core {
     fn handle_received(&mut self, wc: &Wc) -> Result<(), Violation> {
         self.receives_due += 1;
         let imm = wc.imm().ok_or(Violation("it sent what is no WRITE with immediate data"))?;
-        let told = Told::parse(imm);
-        self.outbound.handle_consumed(told.consumed)?;
-        let read = told.read.wrapping_sub(self.peer_read) & READ_MASK;
+        let imm = Immediate::parse(imm);
+        self.outbound.handle_consumed(imm.consumed)?;
+        let read = imm.read.wrapping_sub(self.peer_read) & READ_MASK;
         if read > self.unread {
             return Err(Violation("it read more large messages than there are"));
         }
-        self.peer_read = told.read;
+        self.peer_read = imm.read;
         self.unread -= read;
-        self.inbound.handle_write(wc.byte_len, told)
+        self.inbound.handle_write(wc.byte_len, imm)
     }
 }
 

@@ -67,7 +67,7 @@ pub(super) struct Outbound {
     /// WRITEs that the peer did not consume.
     unconsumed: VecDeque<Write>,
     /// Value of the peer's last report of consumed bytes.
-    told: u16,
+    reported: u16,
 }
 
 impl Outbound {
@@ -79,7 +79,7 @@ impl Outbound {
             consumed: 0,
             completed: 0,
             unconsumed: VecDeque::with_capacity(usize::from(writes_max)),
-            told: 0,
+            reported: 0,
         }
     }
 
@@ -127,14 +127,14 @@ impl Outbound {
     /// The peer told how many WRITEs it consumed since the beginning.
     #[inline]
     pub(super) fn handle_consumed(&mut self, count: u16) -> Result<(), Violation> {
-        let more = usize::from(count.wrapping_sub(self.told));
+        let more = usize::from(count.wrapping_sub(self.reported));
         if more > self.unconsumed.len() {
             return Err(Violation("it consumed more than was written"));
         }
         if let Some(last) = self.unconsumed.drain(..more).next_back() {
             self.consumed = last.end;
         }
-        self.told = count;
+        self.reported = count;
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Selection of the next work request to post.
 
-use super::frame::{READ_MASK, Told};
+use super::frame::{Immediate, READ_MASK};
 use super::{Core, EAGER_PART, End, Inflight, Local, Out, Post, Records, SIGNAL_EVERY};
 use crate::verbs::{SendOp, WrId};
 
@@ -66,8 +66,8 @@ impl Core {
             self.end = if closes { End::Closed } else { End::Finished };
         }
         if is_end || self.inbound.is_credit_due() || self.read != self.read_told {
-            let told = self.tell(closes, is_end);
-            let op = self.write_op(0, told);
+            let imm = self.immediate(closes, is_end);
+            let op = self.write_op(0, imm);
             return Some(self.post(op, Local::None, Inflight::Control, is_end));
         }
         if std::mem::take(&mut self.is_probe_due) {
@@ -80,15 +80,20 @@ impl Core {
 
     /// Returns the report for the peer in the immediate data of the next WRITE.
     #[inline]
-    fn tell(&mut self, wraps: bool, is_end: bool) -> Told {
+    fn immediate(&mut self, wraps: bool, is_end: bool) -> Immediate {
         self.read_told = self.read;
-        Told { consumed: self.inbound.tell(), read: self.read & READ_MASK, wraps, is_end }
+        Immediate {
+            consumed: self.inbound.report_consumed(),
+            read: self.read & READ_MASK,
+            wraps,
+            is_end,
+        }
     }
 
     #[inline]
-    fn write_op(&self, offset: u32, told: Told) -> SendOp {
+    fn write_op(&self, offset: u32, imm: Immediate) -> SendOp {
         let remote_addr = self.peer.addr.wrapping_add(u64::from(offset));
-        SendOp::Write { remote_addr, rkey: self.peer.rkey, imm: Some(told.emit()) }
+        SendOp::Write { remote_addr, rkey: self.peer.rkey, imm: Some(imm.emit()) }
     }
 
     #[inline]
@@ -96,8 +101,8 @@ impl Core {
         let end = records.end();
         let is_lent = matches!(local, Local::Lent { .. });
         self.outbound.post(end, records.messages, is_lent);
-        let told = self.tell(records.wraps, false);
-        let op = self.write_op(records.offset, told);
+        let imm = self.immediate(records.wraps, false);
+        let op = self.write_op(records.offset, imm);
         self.unsignaled_bytes += records.len;
         let is_due = self.unsignaled_bytes >= self.peer.size / (2 * EAGER_PART);
         // Who lent a payload waits for its completion.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 
-use super::{About, INLINE, PARTS_MAX, Published, RECEIVE_BATCH, Shared, State};
+use super::{ConnectionInfo, INLINE, PARTS_MAX, Published, RECEIVE_BATCH, Shared, State};
 use crate::connect;
 use crate::device::{AnyQp, Cq, Mr, MrSlice, Pd};
 use crate::net::config::Config;
@@ -73,7 +73,7 @@ impl Prepared {
     pub(in crate::net) fn connected(
         self,
         mut peer: PeerRing,
-        about: About,
+        info: ConnectionInfo,
         held: Option<connect::Connection>,
     ) -> Result<Arc<Shared>, Error> {
         let Self { qp, cq, ring, size, config, published } = self;
@@ -115,7 +115,7 @@ impl Prepared {
             ring,
             staging,
             config,
-            about,
+            info,
             held,
             eager_max: state.core.eager_max(),
             directory_at: size as usize,

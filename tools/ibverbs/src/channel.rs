@@ -10,7 +10,7 @@ use roce::ibverbs::{ibv_comp_channel, ibv_context, ibv_cq};
 use crate::call::{Attempt, Failed, code, fast_quiet, pointer, waiting};
 use crate::context::Context;
 use crate::cq::Cq;
-use crate::events::{Completions, Told};
+use crate::events::{AssertSend, Completions};
 use crate::object::{Object, answer, objects};
 
 /// A channel.
@@ -59,21 +59,21 @@ unsafe extern "C-unwind" fn ibv_get_cq_event(
     waiting(|_| {
         // SAFETY: the program says that it is one.
         let channel = unsafe { Channel::of(channel) }?;
-        let taken = channel.events.take(|Told(cq)| {
+        let taken = channel.events.take(|AssertSend(cq)| {
             // SAFETY: it is there as long as the channel has an event of it, and cannot remove that
             // just now.
             if let Ok(queue) = unsafe { Cq::of(cq.cast()) } {
-                queue.completions.told();
+                queue.completions.report();
             }
         })?;
-        let Told(told) = match taken {
-            Ok(told) => told,
+        let AssertSend(event) = match taken {
+            Ok(event) => event,
             Err(fd) => return Ok(Attempt::Wait(fd)),
         };
         // SAFETY: it stays until this event is acknowledged.
-        let queue = unsafe { Cq::of(told.cast()) }?;
+        let queue = unsafe { Cq::of(event.cast()) }?;
         // SAFETY: the program has room for it.
-        unsafe { answer(cq, told) }?;
+        unsafe { answer(cq, event) }?;
         // SAFETY: the program has room for it.
         unsafe { answer(cq_context, queue.program_context()) }?;
         Ok(Attempt::Done)

@@ -17,7 +17,7 @@ use roce::verbs::{CqHandle, DeviceAttr, EventSubject, EventType, Guid};
 use crate::call::{Attempt, Failed, Result, code, pointer, quiet, waiting};
 use crate::cq::Cq;
 use crate::device::Device;
-use crate::events::{Acks, Asynchronous, Told, lock};
+use crate::events::{Acks, AssertSend, Asynchronous, lock};
 use crate::fork::Open;
 use crate::object::{Object, answer, given};
 use crate::qp::Qp;
@@ -237,24 +237,24 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
     waiting(|_| {
         // SAFETY: the program says that it is open.
         let open = unsafe { Context::of(context) }?;
-        let taken = open.events.take(|Told(event)| {
+        let taken = open.events.take(|AssertSend(event)| {
             // The object is there as long as the queue has an event of it, and cannot remove that
             // just now.
             if let Some(acks) = acks(event) {
-                acks.told();
+                acks.report();
             }
         })?;
-        let Told(told) = match taken {
-            Ok(told) => told,
+        let AssertSend(reported) = match taken {
+            Ok(reported) => reported,
             Err(fd) => return Ok(Attempt::Wait(fd)),
         };
-        let subject = EventType::from_code(told.event_type).map(EventType::subject);
+        let subject = EventType::from_code(reported.event_type).map(EventType::subject);
         if subject == Some(EventSubject::Port) {
             // What happened to the port is in its files before the program hears of it.
             crate::sysfs::refresh();
         }
         // SAFETY: the program has room for it.
-        unsafe { answer(event, told) }?;
+        unsafe { answer(event, reported) }?;
         Ok(Attempt::Done)
     })
 }

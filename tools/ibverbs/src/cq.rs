@@ -63,7 +63,7 @@ impl Cq {
             return Err(Failed::EINVAL);
         }
         // SAFETY: the caller vouches for it; it stays until no completion queue tells there.
-        let told = (!channel.is_null())
+        let notified = (!channel.is_null())
             .then(|| unsafe { Channel::live_in(channel, context) })
             .transpose()?;
         let handle = open.nic.create_cq(wanted)?;
@@ -81,14 +81,14 @@ impl Cq {
             nic: Arc::clone(&open.nic),
             handle,
             routes: Arc::clone(&routes),
-            channel: told,
+            channel: notified,
             completions: Acks::default(),
             events: Acks::default(),
             poll: Poll::default(),
         };
         let given = cq.give();
         routes.add_cq(handle, given.cast(), &open.events);
-        if let Some(channel) = told {
+        if let Some(channel) = notified {
             channel.users.fetch_add(1, Ordering::Relaxed);
             routes.set_channel(handle, &channel.events);
         }

@@ -25,7 +25,7 @@ const TIMES: u64 =
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
 /// Flags of the fields that completions have.
-const TOLD: u64 = IBV_WC_STANDARD_FLAGS | TIMES;
+const FIELDS: u64 = IBV_WC_STANDARD_FLAGS | TIMES;
 
 /// The completion that a program is looking at, and whose turn it is to look.
 #[derive(Debug, Default)]
@@ -103,7 +103,7 @@ fn check(attr: &ibv_cq_init_attr_ex) -> Result<()> {
     let known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
     let flags = if has(IBV_CQ_INIT_ATTR_MASK_FLAGS) { attr.flags } else { 0 };
     // A queue that overruns loses completions, always.
-    let unable = attr.wc_flags & !TOLD != 0
+    let unable = attr.wc_flags & !FIELDS != 0
         || attr.comp_mask & !known != 0
         || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0;
     if unable {

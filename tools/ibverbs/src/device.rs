@@ -109,7 +109,7 @@ struct Closing(Acks);
 
 impl Closing {
     fn new(closed: &Acks) -> Self {
-        closed.told();
+        closed.report();
         Self(closed.clone())
     }
 }

@@ -226,7 +226,7 @@ struct Unacknowledged {
 }
 
 impl Acks {
-    pub(crate) fn told(&self) {
+    pub(crate) fn report(&self) {
         *lock(&self.0.count) += 1;
     }
 
@@ -252,40 +252,40 @@ impl Acks {
 
 /// A pointer that is only handed back to the program.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told<T>(pub(crate) T);
+pub(crate) struct AssertSend<T>(pub(crate) T);
 
 // SAFETY: nothing here reads what it points to.
-unsafe impl<T> Send for Told<T> {}
+unsafe impl<T> Send for AssertSend<T> {}
 
 /// Completion queues that have what an event was asked for.
-pub(crate) type Completions = Queue<Told<*mut ibv_cq>>;
+pub(crate) type Completions = Queue<AssertSend<*mut ibv_cq>>;
 
 /// Asynchronous events.
-pub(crate) type Asynchronous = Queue<Told<ibv_async_event>>;
+pub(crate) type Asynchronous = Queue<AssertSend<ibv_async_event>>;
 
 /// Destination of the events of one object.
 #[derive(Debug)]
 struct Route<T> {
-    object: Told<*mut T>,
+    object: AssertSend<*mut T>,
     events: Arc<Asynchronous>,
     completions: Option<Arc<Completions>>,
 }
 
 impl<T> Route<T> {
     fn new(object: *mut T, events: &Arc<Asynchronous>) -> Self {
-        Self { object: Told(object), events: Arc::clone(events), completions: None }
+        Self { object: AssertSend(object), events: Arc::clone(events), completions: None }
     }
 
     /// The object is gone; what happened to it and was not told is forgotten.
     fn forget(self) {
-        let Self { object: Told(object), events, completions } = self;
-        let about = |told: &Told<ibv_async_event>| {
+        let Self { object: AssertSend(object), events, completions } = self;
+        let about = |event: &AssertSend<ibv_async_event>| {
             // SAFETY: pointers of any kind, or a number: only bits are compared.
-            unsafe { told.0.element.qp }.cast() == object
+            unsafe { event.0.element.qp }.cast() == object
         };
-        events.retain(|told| !about(told));
+        events.retain(|event| !about(event));
         if let Some(completions) = completions {
-            completions.retain(|Told(cq)| cq.cast() != object);
+            completions.retain(|AssertSend(cq)| cq.cast() != object);
         }
     }
 }
@@ -392,20 +392,20 @@ impl Routes {
             }
             Event::Async(event) => event,
         };
-        macro_rules! tell {
+        macro_rules! put {
             ($routes:expr, $field:ident) => {
-                for Route { object: Told($field), events, .. } in $routes {
-                    events.put(told(event, ibv_async_event_element { $field: *$field }));
+                for Route { object: AssertSend($field), events, .. } in $routes {
+                    events.put(element_event(event, ibv_async_event_element { $field: *$field }));
                 }
             };
         }
         match event {
-            AsyncEvent::Cq(_, handle) => tell!(table.cqs.get(&handle).into_iter(), cq),
-            AsyncEvent::Qp(_, handle) => tell!(table.qps.get(&handle).into_iter().flatten(), qp),
-            AsyncEvent::Srq(_, handle) => tell!(table.srqs.get(&handle).into_iter(), srq),
+            AsyncEvent::Cq(_, handle) => put!(table.cqs.get(&handle).into_iter(), cq),
+            AsyncEvent::Qp(_, handle) => put!(table.qps.get(&handle).into_iter().flatten(), qp),
+            AsyncEvent::Srq(_, handle) => put!(table.srqs.get(&handle).into_iter(), srq),
             AsyncEvent::Port(_) | AsyncEvent::Device(_) => {
                 for context in table.contexts.iter().filter_map(Weak::upgrade) {
-                    context.put(told(event, ibv_async_event_element { port_num: 1 }));
+                    context.put(element_event(event, ibv_async_event_element { port_num: 1 }));
                 }
                 if event.event() == EventType::DeviceFatal {
                     // Nothing completes any more, and who waits for it shall see so.
@@ -418,8 +418,11 @@ impl Routes {
     }
 }
 
-fn told(event: AsyncEvent, element: ibv_async_event_element) -> Told<ibv_async_event> {
-    Told(ibv_async_event { element, event_type: event.event().code() })
+fn element_event(
+    event: AsyncEvent,
+    element: ibv_async_event_element,
+) -> AssertSend<ibv_async_event> {
+    AssertSend(ibv_async_event { element, event_type: event.event().code() })
 }
 
 #[cfg(test)]
@@ -551,7 +554,7 @@ mod tests {
                     taken.send(()).unwrap();
                     // The other thread destroys the object now, if it can.
                     std::thread::sleep(std::time::Duration::from_millis(50));
-                    acks.told();
+                    acks.report();
                 });
                 assert_eq!(event, Ok(Ok(1)));
                 assert!(
@@ -571,8 +574,8 @@ mod tests {
     fn object_waits_for_events_that_were_told() {
         let acks = Acks::default();
         acks.wait();
-        acks.told();
-        acks.told();
+        acks.report();
+        acks.report();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| acks.wait());
             acks.acknowledge(2);
@@ -595,7 +598,7 @@ mod tests {
         }
         routes.deliver(Event::Async(AsyncEvent::Device(EventType::DeviceFatal)));
         for context in &contexts {
-            let Told(event) = context.take(|_| {}).unwrap().unwrap();
+            let AssertSend(event) = context.take(|_| {}).unwrap().unwrap();
             assert_eq!(event.event_type, EventType::DeviceFatal.code());
         }
         let woken = [(); 2].map(|()| channel.take(|_| {}).unwrap().unwrap().0.addr());

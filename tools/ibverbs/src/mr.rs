@@ -238,9 +238,9 @@ pub(crate) unsafe extern "C" fn advise(
             let found = found.ok_or(Failed(libc::ENOENT))?;
             // Without a fault nothing is brought in; and no caller waits for advice that is not
             // flushed.
-            let told = flags & IBV_ADVISE_MR_FLAG_FLUSH != 0
+            let is_reported = flags & IBV_ADVISE_MR_FLAG_FLUSH != 0
                 && advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT;
-            if found.is_err() && told {
+            if found.is_err() && is_reported {
                 return Err(Failed(libc::EFAULT));
             }
         }

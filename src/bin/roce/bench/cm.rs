@@ -8,7 +8,7 @@ use roce::connect::{Connection, ConnectionManager, Error, Listener, Options};
 use roce::control::limits::HELLO_WAIT;
 use roce::verbs::QpHandle;
 
-use super::control::meeting::Meeting;
+use super::control::rendezvous::Rendezvous;
 
 /// Maximum time of connecting one queue pair.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
@@ -22,20 +22,20 @@ fn now() -> Instant {
 pub(crate) fn connect(
     manager: &ConnectionManager,
     server: IpAddr,
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     (q, qp): (u32, QpHandle),
 ) -> anyhow::Result<Connection> {
-    let data = meeting.private_data(q);
+    let data = rendezvous.private_data(q);
     let mut options = Options::with_private_data(&data);
     options.timeout = CONNECT_WAIT;
-    let connected = manager.connect(qp, SocketAddr::new(server, meeting.port), &options);
+    let connected = manager.connect(qp, SocketAddr::new(server, rendezvous.port), &options);
     connected.with_context(|| format!("-R: queue pair {q} does not connect to {server}"))
 }
 
 /// Listener of a server for the queue pairs of one client.
 pub(crate) struct Waiting {
     listener: Listener,
-    meeting: Meeting,
+    rendezvous: Rendezvous,
 }
 
 impl Waiting {
@@ -47,12 +47,12 @@ impl Waiting {
         let port = listener.local_addr()?.port();
         let mut key = [0; 16];
         getrandom::fill(&mut key).context("the system has no random numbers")?;
-        Ok(Self { listener, meeting: Meeting { port, key } })
+        Ok(Self { listener, rendezvous: Rendezvous { port, key } })
     }
 
     /// Returns the address of the listener, for the client.
-    pub(crate) fn meeting(&self) -> Meeting {
-        self.meeting
+    pub(crate) fn rendezvous(&self) -> Rendezvous {
+        self.rendezvous
     }
 
     /// Takes the client's queue pair of this number, and connects one of this side to it. Requests
@@ -73,7 +73,7 @@ impl Waiting {
                 }
                 request => request.context("the connection manager")?,
             };
-            let Some(number) = self.meeting.queue_pair(request.private_data()) else {
+            let Some(number) = self.rendezvous.queue_pair(request.private_data()) else {
                 let _ = request.reject(b"roce serve: this port is for one client of roce bench -R");
                 continue;
             };

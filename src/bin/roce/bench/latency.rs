@@ -131,8 +131,8 @@ pub(crate) fn measure(
     let extent = side.plan().extent;
     let mut samples = Samples::new(if extent.time().is_some() { 1 << 20 } else { extent.quota() });
     let sges = [side.local(0, size)];
-    let mut talk = match side.message(0, &sges) {
-        Ok(message) => Talk::new(message, size),
+    let mut exchange = match side.message(0, &sges) {
+        Ok(message) => Exchange::new(message, size),
         Err(error) => return (samples, Outcome::default(), Err(error)),
     };
     let started = now();
@@ -140,8 +140,8 @@ pub(crate) fn measure(
     let mut before = started;
     let mut drive = || {
         while samples.count < extent.quota() && ends.is_none_or(|ends| before < ends) {
-            talk.say(side)?;
-            talk.wait_for_answer(side, watch)?;
+            exchange.say(side)?;
+            exchange.wait_for_answer(side, watch)?;
             let now = now();
             samples.add(now - before);
             before = now;
@@ -157,17 +157,17 @@ pub(crate) fn measure(
     let result = drive();
     let own = Done { messages: samples.count, nanos: nanos(before - started), peak: 0 };
     let peer = watch.peer.unwrap_or_default();
-    (samples, Outcome { own, peer, seen: talk.seen() }, result)
+    (samples, Outcome { own, peer, seen: exchange.seen() }, result)
 }
 
 /// The server's side: answers until the client is done.
 pub(crate) fn answer(side: &mut Side, watch: &mut Watch<'_>, size: u32) -> anyhow::Result<Outcome> {
     let sges = [side.local(0, size)];
-    let mut talk = Talk::new(side.message(0, &sges)?, size);
+    let mut exchange = Exchange::new(side.message(0, &sges)?, size);
     let mut own = Done::default();
     loop {
-        if talk.heard(side)? {
-            talk.say(side)?;
+        if exchange.heard(side)? {
+            exchange.say(side)?;
             own.messages += 1;
             watch.progressed();
             continue;
@@ -179,13 +179,13 @@ pub(crate) fn answer(side: &mut Side, watch: &mut Watch<'_>, size: u32) -> anyho
         watch.look(now(), own.messages)?;
         if let Some(peer) = watch.peer {
             watch.tell(own)?;
-            return Ok(Outcome { own, peer, seen: talk.seen() });
+            return Ok(Outcome { own, peer, seen: exchange.seen() });
         }
     }
 }
 
 /// Messages and answers, in turn.
-struct Talk<'a> {
+struct Exchange<'a> {
     message: [SendWr<'a>; 1],
     size: u32,
     op: Op,
@@ -200,7 +200,7 @@ struct Talk<'a> {
     completed: u64,
 }
 
-impl<'a> Talk<'a> {
+impl<'a> Exchange<'a> {
     fn new(message: SendWr<'a>, size: u32) -> Self {
         let op = match message.op {
             roce::verbs::SendOp::Send { .. } => Op::Send,

@@ -35,7 +35,7 @@ use self::args::TestArgs;
 use self::control::opening::Protocol;
 use self::control::plan::{Extent, Metric, Op, Plan};
 use self::report::{End, Unit};
-use self::session::{Audience, ClientOptions, Counts, Setting, Step};
+use self::session::{ClientOptions, Counts, Observer, Setting, Step};
 use crate::output::say;
 use crate::{interrupt, output};
 
@@ -175,7 +175,7 @@ impl<W: Write> Show<W> {
     }
 }
 
-impl<W: Write> Audience for Show<W> {
+impl<W: Write> Observer for Show<W> {
     fn begin(&mut self, setting: &Setting) -> anyhow::Result<()> {
         self.setting = Some(setting.clone());
         let Setting { plan, device, peer_gid, .. } = setting;

@@ -14,10 +14,10 @@ use roce::wire::Gid;
 use super::bandwidth::{self, Outcome};
 use super::cm;
 use super::control::Control;
-use super::control::meeting::Meeting;
 use super::control::messages::{self, Counted, Reach, Seen};
 use super::control::opening::{Protocol, introduce};
 use super::control::plan::{Connection, Metric, Op, Plan};
+use super::control::rendezvous::Rendezvous;
 use super::latency::{self, Summary};
 use super::path;
 use super::side::Side;
@@ -112,7 +112,7 @@ pub(crate) struct Counts {
 }
 
 /// Observer of a run.
-pub(crate) trait Audience {
+pub(crate) trait Observer {
     /// Both sides have met.
     fn begin(&mut self, setting: &Setting) -> anyhow::Result<()>;
     /// Called when a measurement begins.
@@ -139,15 +139,15 @@ pub(crate) struct ClientOptions<'a> {
     pub(crate) manager: Option<&'a ConnectionManager>,
 }
 
-/// Runs the client's side. What was measured before an error, the audience knows.
+/// Runs the client's side. What was measured before an error, the observer knows.
 pub(crate) fn client(
     nic: &Nic,
     control: &mut Control,
     plan: &Plan,
     options: ClientOptions<'_>,
-    audience: &mut dyn Audience,
+    observer: &mut dyn Observer,
 ) -> anyhow::Result<Counts> {
-    let done = run_client(nic, control, plan, options, audience);
+    let done = run_client(nic, control, plan, options, observer);
     if let Err(error) = &done {
         control.send_error(error);
     }
@@ -159,7 +159,7 @@ fn run_client(
     control: &mut Control,
     plan: &Plan,
     options: ClientOptions<'_>,
-    audience: &mut dyn Audience,
+    observer: &mut dyn Observer,
 ) -> anyhow::Result<Counts> {
     let before = counted(nic.device());
     let mut side = Side::new(nic, plan, options.gid_index)?;
@@ -174,12 +174,12 @@ fn run_client(
     match options.manager {
         None => side.set_mtu(mtu)?,
         Some(manager) => {
-            let (meeting, server) = (Meeting::read(control)?, peer.address());
-            side.connect_with(&peer, |q, qp| cm::connect(manager, server, meeting, (q, qp)))?;
+            let (rendezvous, server) = (Rendezvous::read(control)?, peer.address());
+            side.connect_with(&peer, |q, qp| cm::connect(manager, server, rendezvous, (q, qp)))?;
         }
     }
     let gid_of = |reach: &Reach| reach.qps.first().map(|qp| qp.gid).unwrap_or_default();
-    audience.begin(&Setting {
+    observer.begin(&Setting {
         plan: side.plan().clone(),
         device: nic.name().to_owned(),
         gid: gid_of(&own),
@@ -196,10 +196,10 @@ fn run_client(
         side.prepare()?;
         control.send("ready\n")?;
         control.expect("ready")?;
-        let bar = audience.bar(side.plan(), size);
+        let bar = observer.bar(side.plan(), size);
         let (step, result) = step(&mut side, control, &bar, size, Role::Client, options.interrupt);
         bar.finish_and_clear();
-        audience.step(side.plan(), &step)?;
+        observer.step(side.plan(), &step)?;
         result?;
     }
     control.send("bye\n")?;
@@ -255,7 +255,7 @@ pub(crate) fn server_with(
         Some(manager) => {
             let waiting = cm::Waiting::listen(manager, own.address())?;
             control.send(&messages::answer(plan.mtu, &own))?;
-            control.send(&waiting.meeting().to_line())?;
+            control.send(&waiting.rendezvous().to_line())?;
             let client = (!options.any_gid).then_some(options.client);
             side.connect_with(&peer, |q, qp| waiting.accept(client, q, qp))?;
         }

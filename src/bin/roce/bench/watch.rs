@@ -7,7 +7,7 @@ use anyhow::ensure;
 use indicatif::ProgressBar;
 
 use super::control::Control;
-use super::control::messages::{Done, News};
+use super::control::messages::{Done, PeerMessage};
 use super::control::plan::Extent;
 
 /// Interval at which anything but the traffic is checked.
@@ -126,10 +126,10 @@ impl<'a> Watch<'a> {
         while self.peer.is_none() {
             let Some(line) = self.control.try_line()? else { break };
             self.heard = now;
-            match News::parse(&line)? {
-                News::Alive => {}
-                News::Stop => self.stopping = self.stopping.or(Some(now)),
-                News::Done(done) => self.peer = Some(done),
+            match PeerMessage::parse(&line)? {
+                PeerMessage::Alive => {}
+                PeerMessage::Stop => self.stopping = self.stopping.or(Some(now)),
+                PeerMessage::Done(done) => self.peer = Some(done),
             }
         }
         if self.stopping.is_none() && self.interrupt.load(Ordering::SeqCst) {
@@ -165,9 +165,9 @@ impl<'a> Watch<'a> {
         }
         self.control.set_waiting(true)?;
         loop {
-            match News::parse(&self.control.line()?)? {
-                News::Alive | News::Stop => {}
-                News::Done(done) => {
+            match PeerMessage::parse(&self.control.line()?)? {
+                PeerMessage::Alive | PeerMessage::Stop => {}
+                PeerMessage::Done(done) => {
                     self.peer = Some(done);
                     return Ok(done);
                 }

@@ -69,18 +69,18 @@ fn handle(analysis: &mut Analysis, packet: &Context<'_>) -> Option<PacketNote> {
         analysis.handle_other_frame(packet.time, packet.wire_len, file);
         return None;
     };
-    let mut told = Told { packet: facts.identity(), note: None };
-    analysis.handle_packet(&facts, &mut told);
-    told.note
+    let mut sink = NoteSink { packet: facts.identity(), note: None };
+    analysis.handle_packet(&facts, &mut sink);
+    sink.note
 }
 
-/// Connection and note of one packet.
-struct Told {
+/// Sink that keeps the note of one packet.
+struct NoteSink {
     packet: (u64, u16),
     note: Option<PacketNote>,
 }
 
-impl Sink for Told {
+impl Sink for NoteSink {
     fn packet(&mut self, facts: &PacketFacts, note: &PacketNote) {
         if facts.identity() == self.packet {
             self.note = Some(*note);

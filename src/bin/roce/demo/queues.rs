@@ -9,7 +9,7 @@ use roce::device::AnyQp;
 use roce::engine::Counter;
 use roce::verbs::{Data, QpType, SendFlags, SendOp, SendWr, Wc, WrId};
 
-use super::stage::{self, Side, manner};
+use super::stage::{self, Side, connect_attr};
 
 /// Size of every message.
 const MESSAGE_BYTES: usize = 64;
@@ -128,8 +128,8 @@ fn measure(a: &Side, b: &Side, usage: Usage, messages: usize) -> Result<Counted>
     let depth = u32::try_from(usage.depth)?;
     let requester = a.pd.qp(&a.cq).depth(depth, 1).build_any(QpType::Rc)?;
     let responder = b.qp(QpType::Rc)?;
-    requester.connect(&responder.endpoint()?, &manner())?;
-    responder.connect(&requester.endpoint()?, &manner())?;
+    requester.connect(&responder.endpoint()?, &connect_attr())?;
+    responder.connect(&requester.endpoint()?, &connect_attr())?;
     let (send_calls, acks) = nic_counters(a);
     #[expect(clippy::disallowed_methods, reason = "the time that a person is told")]
     let start = Instant::now();

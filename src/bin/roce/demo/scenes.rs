@@ -8,7 +8,7 @@ use roce::verbs::{
 };
 use roce::wire::RKey;
 
-use super::stage::{Play, Side, impatient, manner};
+use super::stage::{Play, Side, connect_attr, short_timeouts};
 
 /// A scene.
 pub(super) struct Scene {
@@ -250,11 +250,11 @@ fn unreliable(play: &mut Play<'_>) -> Result<()> {
 fn datagram(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
     let (a_qp, b_qp) = (a.qp(QpType::Ud)?, b.qp(QpType::Ud)?);
-    a_qp.open_datagram(&manner())?;
-    b_qp.open_datagram(&manner())?;
+    a_qp.open_datagram(&connect_attr())?;
+    b_qp.open_datagram(&connect_attr())?;
     let to = b_qp.endpoint()?;
     let ah = a.pd.create_ah(AhAttr::new(to.gid, 0))?;
-    let target = Target::Ud(UdTarget { ah: ah.handle(), qpn: to.qpn, qkey: manner().qkey });
+    let target = Target::Ud(UdTarget { ah: ah.handle(), qpn: to.qpn, qkey: connect_attr().qkey });
     play.recv(b, &b_qp, &RecvWr { id: WrId(109), sges: &[b.sge(0, 256)] })?;
     play.send(a, &a_qp, &SendWr { target, ..one(15, SEND, &[a.sge(0, 32)]) })?;
     play.complete(a, 1)?;
@@ -297,7 +297,7 @@ fn silent_peer(play: &mut Play<'_>) -> Result<()> {
     let a_qp = a.qp(QpType::Rc)?;
     // A queue pair that is gone.
     let peer = b.qp(QpType::Rc)?.endpoint()?;
-    a_qp.connect(&peer, &impatient())?;
+    a_qp.connect(&peer, &short_timeouts())?;
     play.send(a, &a_qp, &one(19, SEND, &[a.sge(0, 16)]))?;
     let done = play.outcome(a, 1)?;
     ensure!(done[0].status == WcStatus::RetryExcErr, "the status is {}", done[0].status);

@@ -163,14 +163,14 @@ pub(super) struct Play<'s> {
 
 /// Returns the attributes by which the demo's queue pairs are connected: small packets, so that
 /// messages have several.
-pub(super) fn manner() -> Connect {
+pub(super) fn connect_attr() -> Connect {
     Connect::default().mtu(Mtu::M1024).access(ALL).min_rnr_timer(RnrTimer(Bits::low(18)))
 }
 
 /// Returns these attributes with short timeouts: three retransmissions, four milliseconds apart.
-pub(super) fn impatient() -> Connect {
+pub(super) fn short_timeouts() -> Connect {
     let (timeout, retry_cnt) = (AckTimeout(Bits::low(10)), RetryCount(Bits::low(3)));
-    manner().timeout(timeout).retry_cnt(retry_cnt)
+    connect_attr().timeout(timeout).retry_cnt(retry_cnt)
 }
 
 impl<'s> Play<'s> {
@@ -185,8 +185,8 @@ impl<'s> Play<'s> {
     /// A queue pair at each side, connected to each other.
     pub(super) fn connect(&self, kind: QpType) -> Result<(AnyQp, AnyQp)> {
         let (a_qp, b_qp) = (self.a().qp(kind)?, self.b().qp(kind)?);
-        a_qp.connect(&b_qp.endpoint()?, &manner())?;
-        b_qp.connect(&a_qp.endpoint()?, &manner())?;
+        a_qp.connect(&b_qp.endpoint()?, &connect_attr())?;
+        b_qp.connect(&a_qp.endpoint()?, &connect_attr())?;
         Ok((a_qp, b_qp))
     }
 

@@ -20,7 +20,7 @@ use crate::bench::path::{check_addresses, is_this_host};
 use crate::bench::tcp::control_of;
 use crate::bench::watch::now;
 use crate::output::counted;
-use crate::ping::{Asked, ask, rate_of};
+use crate::ping::{ResponderRequest, ask, rate_of};
 
 /// Interval of keep-alive messages to the client.
 const ALIVE: Duration = Duration::from_secs(1);
@@ -52,8 +52,8 @@ pub(crate) fn serve(
     let mut result = TaskResult::default();
     let Conditions { token, any_gid } = conditions;
     let hello = Hello { prober: qp.address(), rate: rate_of(task.interval) };
-    let asked = Asked { token, hello, any_gid };
-    let mut targets = open_all(task, &asked, &mut result, control)?;
+    let request = ResponderRequest { token, hello, any_gid };
+    let mut targets = open_all(task, &request, &mut result, control)?;
     probe(qp, task, &targets, &mut result, control)?;
     for target in &mut targets {
         let _ = target.control.send("bye\n");
@@ -70,7 +70,7 @@ pub(crate) fn serve(
 /// while targets take their time: one that is dead must not make its probers look dead.
 fn open_all(
     task: &Task,
-    asked: &Asked,
+    request: &ResponderRequest,
     result: &mut TaskResult,
     control: &mut Control,
 ) -> anyhow::Result<Vec<Target>> {
@@ -83,7 +83,7 @@ fn open_all(
             scope.spawn(move || {
                 let take = || next.fetch_add(1, Ordering::Relaxed);
                 while let Some((index, to)) = target_at(task, take()) {
-                    let opened = catch_unwind(AssertUnwindSafe(|| open(to, asked)));
+                    let opened = catch_unwind(AssertUnwindSafe(|| open(to, request)));
                     let opened = opened.unwrap_or_else(|_| Err(anyhow!("a thread panicked")));
                     if sender.send((index, opened)).is_err() {
                         break;
@@ -120,12 +120,12 @@ fn target_at(task: &Task, index: usize) -> Option<(usize, SocketAddr)> {
 }
 
 /// Asks a target for a responder. It is sent no probe before it has agreed.
-fn open(to: SocketAddr, asked: &Asked) -> anyhow::Result<(Control, Address)> {
-    let own = address_of(asked.hello.prober.gid);
+fn open(to: SocketAddr, request: &ResponderRequest) -> anyhow::Result<(Control, Address)> {
+    let own = address_of(request.hello.prober.gid);
     let stream = tcp::connect(Some(own), to, OPEN_WAIT)
         .with_context(|| format!("cannot connect to {to}; is roce serve running there?"))?;
     let mut control = control_of(Tcp::new(stream, None)?)?;
-    let address = ask(&mut control, asked)?;
+    let address = ask(&mut control, request)?;
     check_addresses(own, address_of(address.gid), is_this_host(to.ip()))?;
     Ok((control, address))
 }

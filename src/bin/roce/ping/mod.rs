@@ -15,7 +15,7 @@ use roce::ping::limits::{INTERVAL_MIN, PATHS_MAX, TIMEOUT_MAX};
 use roce::ping::{Pinger, ProbeQp, ProberConfig, Role, random_id};
 
 use self::session::Session;
-pub(crate) use self::session::{Asked, ask, rate_of};
+pub(crate) use self::session::{ResponderRequest, ask, rate_of};
 use self::show::Show;
 use crate::bench::control::probe::Hello;
 use crate::bench::reach::{Family, reach};
@@ -127,8 +127,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     config.count = args.count;
     let labels = config.flow_labels.clone();
     let hello = Hello { prober: qp.address(), rate: rate_of(args.interval) };
-    let asked = Asked { token, hello, any_gid: args.any_gid.any_gid };
-    let (mut session, target) = Session::open(reached.stream, asked)?;
+    let request = ResponderRequest { token, hello, any_gid: args.any_gid.any_gid };
+    let (mut session, target) = Session::open(reached.stream, request)?;
     if !args.json {
         let paths = counted(args.paths as u64, "path");
         remark(&format!("probing {server} from {}, {paths}", nic.name()));

@@ -33,7 +33,7 @@ pub(crate) fn rate_of(interval: Duration) -> u32 {
 
 /// Request to a server, and the conditions under which its answer is accepted.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ResponderRequest {
     pub(crate) token: Option<Token>,
     pub(crate) hello: Hello,
     /// Whether the responder may be at another address than the server.
@@ -41,8 +41,8 @@ pub(crate) struct Asked {
 }
 
 /// Asks a server for a responder.
-pub(crate) fn ask(control: &mut Control, asked: &Asked) -> anyhow::Result<Address> {
-    let Asked { token, hello, any_gid } = asked;
+pub(crate) fn ask(control: &mut Control, request: &ResponderRequest) -> anyhow::Result<Address> {
+    let ResponderRequest { token, hello, any_gid } = request;
     introduce(control, Protocol::Ping, token.as_ref(), &hello.to_lines())?;
     control.wait_in_all(ANSWER_WAIT)?;
     let responder = Welcome::read(control)?.responder;
@@ -62,7 +62,7 @@ enum State {
 /// The control connection to a server that may restart.
 pub(super) struct Session {
     state: State,
-    asked: Asked,
+    request: ResponderRequest,
     server: SocketAddr,
     source: std::net::IpAddr,
     checked: Instant,
@@ -70,13 +70,13 @@ pub(super) struct Session {
 
 impl Session {
     /// Asks a server for a responder over a connection to it.
-    pub(super) fn open(stream: Tcp, asked: Asked) -> anyhow::Result<(Self, Address)> {
+    pub(super) fn open(stream: Tcp, request: ResponderRequest) -> anyhow::Result<(Self, Address)> {
         let (server, source) = (stream.peer_address()?, stream.local()?);
         let mut control = tcp::control_of(stream)?;
-        let target = ask(&mut control, &asked)?;
+        let target = ask(&mut control, &request)?;
         control.set_waiting(false)?;
         let state = State::Connected(Box::new(control));
-        Ok((Self { state, asked, server, source, checked: now() }, target))
+        Ok((Self { state, request, server, source, checked: now() }, target))
     }
 
     /// Looks after the connection once in a while. Returns the responder of a new one.
@@ -113,7 +113,7 @@ impl Session {
 
     fn reopen(&mut self, stream: Tcp) -> Option<Address> {
         self.state = State::Waiting;
-        let opened = Self::open(stream, self.asked.clone());
+        let opened = Self::open(stream, self.request.clone());
         match opened.context("the server is back, but does not answer probes") {
             Ok((session, target)) => {
                 remark("the server is back");

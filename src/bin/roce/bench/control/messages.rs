@@ -251,7 +251,7 @@ impl Done {
 
 /// A message of the peer while messages are exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum PeerMessage {
     /// Keep-alive.
     Alive,
     /// The peer wants this size to end now.
@@ -260,7 +260,7 @@ pub(crate) enum News {
     Done(Done),
 }
 
-impl News {
+impl PeerMessage {
     pub(crate) fn parse(line: &str) -> anyhow::Result<Self> {
         match line.split_once(' ') {
             None if line == "alive" => Ok(Self::Alive),

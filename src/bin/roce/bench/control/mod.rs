@@ -25,7 +25,6 @@
 pub(crate) mod admission;
 pub(crate) mod layout;
 pub(crate) mod lines;
-pub(crate) mod meeting;
 pub(crate) mod mesh;
 pub(crate) mod messages;
 pub(crate) mod offer;
@@ -33,5 +32,6 @@ pub(crate) mod opening;
 pub(crate) mod pingpong_message;
 pub(crate) mod plan;
 pub(crate) mod probe;
+pub(crate) mod rendezvous;
 
 pub(crate) use lines::Control;

@@ -89,7 +89,7 @@ fn losses_without_a_count_of_messages_are_estimated_from_packets_or_unknown() {
     assert!(report::row(&plan, &step(None, None), Unit::Megabytes).ends_with(" -"));
 }
 
-/// An audience that gets to know the progress bar when the measurement of a size begins.
+/// An observer that gets to know the progress bar when the measurement of a size begins.
 struct Then<F: FnMut(ProgressBar)>(Notes, F);
 
 /// Waits until a progress bar shows messages.
@@ -99,7 +99,7 @@ fn wait_for_progress(bar: &ProgressBar) {
     }
 }
 
-impl<F: FnMut(ProgressBar)> Audience for Then<F> {
+impl<F: FnMut(ProgressBar)> Observer for Then<F> {
     fn begin(&mut self, setting: &Setting) -> anyhow::Result<()> {
         self.0.begin(setting)
     }
@@ -130,7 +130,7 @@ fn interrupt_ends_a_run_with_what_was_measured() {
         std::thread::scope(|scope| {
             let served = scope.spawn(|| serve(&b, server));
             let interrupt = &interrupt;
-            let mut audience = Then(Notes::default(), |bar| {
+            let mut observer = Then(Notes::default(), |bar| {
                 scope.spawn(move || {
                     wait_for_progress(&bar);
                     interrupt.store(true, Ordering::SeqCst);
@@ -138,8 +138,8 @@ fn interrupt_ends_a_run_with_what_was_measured() {
             });
             let mut control = control(client, "the server");
             let options = ClientOptions { interrupt, ..options() };
-            let counts = session::client(&a, &mut control, &plan, options, &mut audience).unwrap();
-            let [step] = &audience.0.steps[..] else { panic!("{:?}", audience.0.steps) };
+            let counts = session::client(&a, &mut control, &plan, options, &mut observer).unwrap();
+            let [step] = &observer.0.steps[..] else { panic!("{:?}", observer.0.steps) };
             assert!(step.outcome.own.messages > 0 && step.peer_saw.is_some(), "{step:?}");
             assert!(!counts.peer.is_empty(), "the server told its counters");
             served.join().unwrap().unwrap();
@@ -157,15 +157,15 @@ fn death_of_the_server_leaves_what_was_measured() {
         std::thread::scope(|scope| {
             scope.spawn(|| serve(&b, server));
             let cut = &cut;
-            let mut audience = Then(Notes::default(), |bar| {
+            let mut observer = Then(Notes::default(), |bar| {
                 scope.spawn(move || {
                     wait_for_progress(&bar);
                     cut.shutdown(std::net::Shutdown::Both).unwrap();
                 });
             });
             let mut control = control(client, "the server");
-            session::client(&a, &mut control, &plan, options(), &mut audience).unwrap_err();
-            let [step] = &audience.0.steps[..] else { panic!("{metric:?}") };
+            session::client(&a, &mut control, &plan, options(), &mut observer).unwrap_err();
+            let [step] = &observer.0.steps[..] else { panic!("{metric:?}") };
             assert!(step.outcome.own.messages > 0 && step.peer_saw.is_none(), "{metric:?}");
         });
     }

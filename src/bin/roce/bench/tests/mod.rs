@@ -26,7 +26,7 @@ use super::control::plan::{Connection, Extent, Metric, Op, Plan};
 use super::pingpong;
 use super::report::{self, End, Unit};
 use super::session::{
-    self, Audience, ClientOptions, Counts, RETRIES, ServerOptions, Setting, Step,
+    self, ClientOptions, Counts, Observer, RETRIES, ServerOptions, Setting, Step,
 };
 
 fn nics() -> (Nic, Nic) {
@@ -119,7 +119,7 @@ struct Notes {
     setting: Option<Setting>,
 }
 
-impl Audience for Notes {
+impl Observer for Notes {
     fn begin(&mut self, setting: &Setting) -> anyhow::Result<()> {
         self.setting = Some(setting.clone());
         Ok(())

@@ -14,12 +14,12 @@ const MAGIC: [u8; 8] = *b"roce-qp\0";
 /// Port of the connection manager at which a server listens for the queue pairs of one client, and
 /// a key that only the client is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Meeting {
+pub(crate) struct Rendezvous {
     pub(crate) port: u16,
     pub(crate) key: [u8; KEY_BYTES],
 }
 
-impl Meeting {
+impl Rendezvous {
     pub(crate) fn to_line(self) -> String {
         format!("cm {} {:032x}\n", self.port, u128::from_be_bytes(self.key))
     }
@@ -57,15 +57,15 @@ mod tests {
 
     #[test]
     fn private_data_tells_its_queue_pair_to_the_one_that_has_the_key() {
-        let meeting = Meeting { port: 7, key: *b"0123456789abcdef" };
-        let mut data = meeting.private_data(258);
+        let rendezvous = Rendezvous { port: 7, key: *b"0123456789abcdef" };
+        let mut data = rendezvous.private_data(258);
         data.resize(56, 0);
-        assert_eq!(meeting.queue_pair(&data), Some(258));
-        let other = Meeting { key: *b"0123456789abcdeg", ..meeting };
+        assert_eq!(rendezvous.queue_pair(&data), Some(258));
+        let other = Rendezvous { key: *b"0123456789abcdeg", ..rendezvous };
         assert_eq!(other.queue_pair(&data), None);
-        assert_eq!(meeting.queue_pair(&data[..27]), None);
-        assert_eq!(meeting.queue_pair(&[]), None);
+        assert_eq!(rendezvous.queue_pair(&data[..27]), None);
+        assert_eq!(rendezvous.queue_pair(&[]), None);
         data[0] = b'R';
-        assert_eq!(meeting.queue_pair(&data), None);
+        assert_eq!(rendezvous.queue_pair(&data), None);
     }
 }
