@@ -1,5 +1,6 @@
 //! Macro that declares a structure of C once, together with a table of its layout that a test
 //! checks.
+#![allow(unsafe_code, reason = "structures of C that may be zero")]
 
 /// A structure or a union of C as this room has it, to be compared with a header.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +53,7 @@ macro_rules! layouts {
             }
 
             // SAFETY: the compiler sees to it that every field can be zero.
-            #[expect(unsafe_code, reason = "see above")]
+            #[allow(unsafe_code, reason = "the compiler checks each field")]
             unsafe impl $crate::ibverbs::layout::Zero for $name where $($type: $crate::ibverbs::layout::Zero,)* {}
 
             impl $name {
@@ -119,23 +120,18 @@ pub(super) const fn choose(names: &[&'static str]) -> &'static str {
 /// # Safety
 ///
 /// A value of which every byte is zero must be valid.
-#[expect(unsafe_code, reason = "the implementer vouches for that")]
 pub(super) unsafe trait Zero {}
 
 /// One that is all zeros.
 pub(super) const fn zeroed<T: Zero>() -> T {
     // SAFETY: that is what the trait stands for.
-    #[expect(unsafe_code, reason = "see above")]
-    unsafe {
-        core::mem::zeroed()
-    }
+    unsafe { core::mem::zeroed() }
 }
 
 macro_rules! zero {
     ($($(#[$generic:ident])* $type:ty;)*) => {
         $(
             // SAFETY: a number that is zero, a pointer that is null, a function that is missing.
-            #[expect(unsafe_code, reason = "see above")]
             unsafe impl<$($generic),*> Zero for $type {}
         )*
     };
@@ -162,5 +158,4 @@ zero! {
 }
 
 // SAFETY: each of them may be zero.
-#[expect(unsafe_code, reason = "see above")]
 unsafe impl<T: Zero, const N: usize> Zero for [T; N] {}

@@ -1,4 +1,5 @@
 //! Mutex and condition variable of C's threads, as opaque room inside the structures.
+#![allow(unsafe_code, reason = "structures of C that may be zero")]
 
 use super::layout::Zero;
 
@@ -18,9 +19,7 @@ const _: () = assert!(size_of::<ibv_cond>() == size_of::<libc::pthread_cond_t>()
 const _: () = assert!(align_of::<ibv_cond>() == align_of::<libc::pthread_cond_t>());
 
 // SAFETY: numbers, which may be zero.
-#[expect(unsafe_code, reason = "see above")]
 unsafe impl Zero for ibv_mutex {}
 
 // SAFETY: numbers, which may be zero.
-#[expect(unsafe_code, reason = "see above")]
 unsafe impl Zero for ibv_cond {}

@@ -13,7 +13,6 @@ pub(super) struct Next {
 
 // SAFETY: readers copy the action by volatile reads and retry when the version tells that it
 // changed meanwhile; writers have [`Changing`].
-#[expect(unsafe_code, reason = "see above")]
 unsafe impl Sync for Next {}
 
 impl Next {
@@ -22,7 +21,6 @@ impl Next {
     }
 
     /// Returns the action. Zeroes are the default action, so one that was never set is valid.
-    #[expect(unsafe_code, reason = "a copy that may race, and is retried if it did")]
     pub(super) fn get(&self) -> libc::sigaction {
         loop {
             let version = self.version.load(Ordering::Acquire);
@@ -39,7 +37,6 @@ impl Next {
     }
 
     /// Replaces the action, and returns the old one.
-    #[expect(unsafe_code, reason = "the one place that writes it")]
     pub(super) fn replace(&self, new: libc::sigaction, _: &Changing) -> libc::sigaction {
         let odd = self.version.load(Ordering::Relaxed) | 1;
         self.version.store(odd, Ordering::Relaxed);
@@ -94,7 +91,6 @@ impl Drop for Changing {
 struct AllBlocked(libc::sigset_t);
 
 impl AllBlocked {
-    #[expect(unsafe_code, reason = "system calls")]
     fn new() -> Self {
         let mut all = MaybeUninit::uninit();
         let mut old = MaybeUninit::uninit();
@@ -108,7 +104,6 @@ impl AllBlocked {
 }
 
 impl Drop for AllBlocked {
-    #[expect(unsafe_code, reason = "a system call")]
     fn drop(&mut self) {
         // SAFETY: the set is ours.
         unsafe { set_mask(libc::SIG_SETMASK, &raw const self.0, core::ptr::null_mut()) };
@@ -121,7 +116,6 @@ impl Drop for AllBlocked {
 /// # Safety
 ///
 /// As `pthread_sigmask` has it.
-#[expect(unsafe_code, reason = "a system call")]
 pub(super) unsafe fn set_mask(
     how: libc::c_int,
     set: *const libc::sigset_t,

@@ -72,7 +72,6 @@ type SigactionFn =
 
 /// Returns the C library's own `sigaction`: a library that interposes it must not be called from
 /// here.
-#[expect(unsafe_code, reason = "a symbol of the C library")]
 fn real_sigaction() -> SigactionFn {
     static REAL: core::sync::atomic::AtomicPtr<libc::c_void> =
         core::sync::atomic::AtomicPtr::new(core::ptr::null_mut());
@@ -129,7 +128,6 @@ static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// but has actions of its own in the kernel.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
-#[expect(unsafe_code, reason = "a system call")]
 fn process() -> libc::pid_t {
     // SAFETY: it returns a number.
     unsafe { libc::getpid() }
@@ -165,7 +163,6 @@ impl Default for ForkGuard {
 }
 
 /// Returns the action that the kernel has for a signal.
-#[expect(unsafe_code, reason = "a system call")]
 fn query(signal: libc::c_int) -> Option<libc::sigaction> {
     let mut old = MaybeUninit::zeroed();
     // SAFETY: there is room for the action.
@@ -176,7 +173,6 @@ fn query(signal: libc::c_int) -> Option<libc::sigaction> {
 
 /// Installs the handler for a signal whose next action is this one: it runs on the same stack and
 /// with the same signals blocked as that would.
-#[expect(unsafe_code, reason = "a system call")]
 fn put_in_front(signal: libc::c_int, next: &libc::sigaction) -> bool {
     let mut action = *next;
     action.sa_sigaction = handle as *const () as usize;
@@ -248,7 +244,6 @@ pub(super) fn is_guarded() -> bool {
 
 /// Checks that the handler is in place, and lets the two signals through in this thread.
 #[cold]
-#[expect(unsafe_code, reason = "system calls")]
 fn check(checked: &Cell<(u32, u32)>, generation: u32) -> bool {
     let ours = |signal| {
         query(signal).is_some_and(|action| action.sa_sigaction == handle as *const () as usize)
@@ -273,7 +268,6 @@ fn check(checked: &Cell<(u32, u32)>, generation: u32) -> bool {
 }
 
 /// The handler. It does nothing that is not allowed in one.
-#[expect(unsafe_code, reason = "a signal handler")]
 unsafe extern "C" fn handle(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
@@ -365,7 +359,6 @@ mod tests {
     }
 
     /// Whether this thread blocks a signal.
-    #[expect(unsafe_code, reason = "system calls")]
     fn is_blocked(signal: libc::c_int) -> bool {
         let mut set = MaybeUninit::zeroed();
         // SAFETY: there is room for an answer.
@@ -375,7 +368,6 @@ mod tests {
     }
 
     #[test]
-    #[expect(unsafe_code, reason = "actions are structures of C")]
     fn handler_runs_with_the_flags_and_mask_of_the_action_behind_it() {
         extern "C" fn own(_: libc::c_int) {}
         /// The C library adds this one.
@@ -415,7 +407,6 @@ mod tests {
     }
 
     #[test]
-    #[expect(unsafe_code, reason = "a child")]
     fn child_has_the_actions_only_if_it_was_forked_with_the_guard() {
         install();
         if !INSTALLED.load(Ordering::SeqCst) {
@@ -449,7 +440,6 @@ mod tests {
     }
 
     #[test]
-    #[expect(unsafe_code, reason = "a system call")]
     fn action_that_was_replaced_behind_its_back_is_noticed() {
         install();
         if !INSTALLED.load(Ordering::SeqCst) {

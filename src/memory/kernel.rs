@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU8, Ordering, fence};
 use super::{fault, routines};
 
 /// Copies bytes out; `None` if some cannot be read.
-#[expect(unsafe_code, reason = "a system call")]
 pub(super) fn read(from: *const u8, out: *mut u8, len: usize) -> Option<()> {
     let remote = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len };
     let local = libc::iovec { iov_base: out.cast(), iov_len: len };
@@ -28,7 +27,6 @@ pub(super) fn write(to: *mut u8, bytes: &[u8]) -> Option<()> {
     write_unordered(to.wrapping_add(before.len()), core::slice::from_ref(last))
 }
 
-#[expect(unsafe_code, reason = "a system call")]
 fn write_unordered(to: *mut u8, bytes: &[u8]) -> Option<()> {
     let remote = libc::iovec { iov_base: to.cast(), iov_len: bytes.len() };
     let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
@@ -59,7 +57,6 @@ fn bring_in_by(has_populate: bool, start: *mut u8, len: usize, write: bool) -> O
     }
 }
 
-#[expect(unsafe_code, reason = "a system call")]
 fn populate(first: *mut u8, len: usize, write: bool) -> Option<()> {
     let how = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     // SAFETY: this brings in pages that are mapped, and changes nothing of what they hold.
@@ -88,7 +85,6 @@ fn has_populate() -> bool {
 }
 
 /// Accesses a word of each page, without changing it.
-#[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
 fn touch(first: *mut u8, pages: usize, page: usize, write: bool) -> Option<()> {
     (0..pages).try_for_each(|index| {
         let at = first.wrapping_add(index * page);
@@ -103,7 +99,6 @@ fn touch(first: *mut u8, pages: usize, page: usize, write: bool) -> Option<()> {
     })
 }
 
-#[expect(unsafe_code, reason = "a system call")]
 fn page_size() -> usize {
     // SAFETY: it reads a number.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
@@ -116,7 +111,6 @@ fn own() -> libc::pid_t {
 }
 
 #[cfg(all(test, not(miri)))]
-#[expect(unsafe_code, reason = "the memory is the test's own")]
 mod tests {
     use super::*;
 

@@ -16,16 +16,14 @@
 //! polls the last byte of a WRITE finds the others in place. What the bytes of a torn read are
 //! worth is the protocol's business: verbs promises nothing about a buffer that both sides use at
 //! once.
+#![allow(unsafe_code, reason = "registered memory is reached by raw pointers")]
 
-#[cfg(target_os = "linux")]
 mod actions;
-#[cfg(target_os = "linux")]
 mod fault;
-#[cfg(target_os = "linux")]
 mod kernel;
-#[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 mod routines;
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64", not(miri))))]
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
 #[path = "portable.rs"]
 mod routines;
 
@@ -36,7 +34,6 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-#[cfg(target_os = "linux")]
 pub use fault::{ForkGuard, masks_changed, replace_action, resolve};
 
 /// An access that is not within its region, or not aligned as it must be.
@@ -92,7 +89,6 @@ struct Words {
 
 // SAFETY: the cells are touched through a `Region` alone, which copies bytes by raw pointers and
 // never forms a reference to them; racing copies may tear, as they may on a real NIC.
-#[expect(unsafe_code, reason = "see above")]
 unsafe impl Sync for Words {}
 
 /// Zero words. The operating system gives them memory when they are touched.
@@ -107,7 +103,6 @@ fn zeroed(count: usize) -> Result<Box<[UnsafeCell<u64>]>, TryReserveError> {
     }
     // No safe call allocates zeros, does not touch them, and can fail.
     // SAFETY: the layout has a size.
-    #[expect(unsafe_code, reason = "see above")]
     let start = unsafe { alloc_zeroed(layout) };
     if start.is_null() {
         // No vector can be as long: this is its error.
@@ -117,7 +112,6 @@ fn zeroed(count: usize) -> Result<Box<[UnsafeCell<u64>]>, TryReserveError> {
     let words = core::ptr::slice_from_raw_parts_mut(start.cast::<UnsafeCell<u64>>(), count);
     // SAFETY: the global allocator gave it for a slice of this layout, and words of zeros are
     // words.
-    #[expect(unsafe_code, reason = "see above")]
     let words = unsafe { Box::from_raw(words) };
     Ok(words)
 }
@@ -211,11 +205,9 @@ enum Kind {
 
 // SAFETY: a region is a pointer to memory that is shared by design; the caller that created a
 // foreign one promised that it may be used from anywhere, and an owned one keeps its memory alive.
-#[expect(unsafe_code, reason = "see above")]
 unsafe impl Send for Region {}
 
 // SAFETY: all access goes through raw pointers or atomics, as said for `Send`.
-#[expect(unsafe_code, reason = "see above")]
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -223,17 +215,14 @@ impl Region {
     /// can be such a region.
     ///
     /// The program may unmap, protect or truncate the memory at any time. Accesses to what is gone
-    /// fail. On Linux, the first call installs a handler for SIGSEGV and SIGBUS, which passes on
-    /// every fault that is not one of these accesses. On other systems the memory must stay until
-    /// the region is dropped.
+    /// fail. The first call installs a handler for SIGSEGV and SIGBUS, which passes on every fault
+    /// that is not one of these accesses.
     ///
     /// # Safety
     ///
     /// Others may use the memory meanwhile, but no Rust reference may claim to be the only one to
     /// any byte of it that is accessed.
-    #[expect(unsafe_code, reason = "the caller vouches for the memory")]
     pub unsafe fn foreign(start: *mut u8, len: usize) -> Self {
-        #[cfg(target_os = "linux")]
         fault::install();
         Self { start, len, kind: Kind::Foreign }
     }
@@ -260,7 +249,6 @@ impl Region {
     }
 
     /// Whether there is no memory behind it.
-    #[cfg(target_os = "linux")]
     pub(crate) const fn is_null(&self) -> bool {
         matches!(self.kind, Kind::Null)
     }
@@ -283,10 +271,7 @@ impl Region {
     fn is_direct(&self) -> bool {
         match self.kind {
             Kind::Owned(_) | Kind::Null => true,
-            #[cfg(target_os = "linux")]
             Kind::Foreign => fault::is_guarded(),
-            #[cfg(not(target_os = "linux"))]
-            Kind::Foreign => true,
         }
     }
 
@@ -296,7 +281,6 @@ impl Region {
     ///
     /// There must be room for them, which does not overlap the region.
     #[inline]
-    #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
     unsafe fn copy_out(&self, offset: u64, out: *mut u8, len: usize) -> Result<(), AccessError> {
         let from = self.at(offset, len)?;
         if matches!(self.kind, Kind::Null) {
@@ -316,7 +300,6 @@ impl Region {
 
     /// Copies bytes out, from `offset` on.
     #[inline]
-    #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         // SAFETY: `out` is exclusively ours and so cannot overlap it.
         unsafe { self.copy_out(offset, out.as_mut_ptr(), out.len()) }
@@ -324,7 +307,6 @@ impl Region {
 
     /// Appends a copy of `len` bytes from `offset` on to `out`.
     #[inline]
-    #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
     pub fn append_to(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<(), AccessError> {
         self.at(offset, len)?;
         out.reserve(len);
@@ -339,7 +321,6 @@ impl Region {
     /// Copies bytes in, from `offset` on, in ascending order of addresses. If some of them cannot
     /// be written, those before may have been.
     #[inline]
-    #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
         let to = self.at(offset, bytes.len())?;
         if matches!(self.kind, Kind::Null) {
@@ -392,7 +373,6 @@ impl Region {
     }
 
     /// Adds to the number at `offset`, modulo 2^64; returns what it was.
-    #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
     pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, AccessError> {
         // SAFETY: eight aligned bytes within the region, whose maker lets them be written; if they
         // may be not mapped, the handler is in place, or they were there just now.
@@ -400,14 +380,12 @@ impl Region {
     }
 
     /// Puts `swap` at `offset` if `compare` is there; returns what was there in either case.
-    #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
     pub fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, AccessError> {
         // SAFETY: as in `fetch_add`.
         self.atomic(offset, |number| unsafe { routines::compare_swap(number, compare, swap) })
     }
 
     /// Puts eight bytes at `offset`, all at once.
-    #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
     pub fn store(&self, offset: u64, bytes: [u8; 8]) -> Result<(), AccessError> {
         let value = u64::from_ne_bytes(bytes);
         // SAFETY: as in `fetch_add`.
@@ -415,8 +393,7 @@ impl Region {
     }
 }
 
-/// Access through the kernel, where there is one that can: elsewhere every access is direct.
-#[cfg(target_os = "linux")]
+/// Access through the kernel.
 impl Region {
     #[cold]
     fn kernel_read(&self, from: *const u8, out: *mut u8, len: usize) -> bool {
@@ -433,28 +410,12 @@ impl Region {
     }
 }
 
-#[cfg(not(target_os = "linux"))]
-impl Region {
-    fn kernel_read(&self, _: *const u8, _: *mut u8, _: usize) -> bool {
-        false
-    }
-
-    fn kernel_write(&self, _: *mut u8, _: &[u8]) -> bool {
-        false
-    }
-
-    fn kernel_bring_in(&self, _: *mut u8, _: usize, _: bool) -> bool {
-        true
-    }
-}
-
 fn unmapped(offset: u64, len: usize) -> AccessError {
     AccessError::Unmapped { offset, len }
 }
 
 /// Tells the processor that the first `bytes` of `value` are wanted soon, all at once.
 #[inline]
-#[expect(unsafe_code, reason = "see below")]
 pub(crate) fn prefetch<T>(value: &T, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     for offset in (0..bytes.min(size_of::<T>())).step_by(64) {

@@ -15,7 +15,6 @@ pub(super) const AVAILABLE: bool = false;
 /// # Safety
 ///
 /// None is needed.
-#[cfg(target_os = "linux")]
 pub(super) unsafe fn resume_at_error_exit(_: *mut libc::c_void) -> bool {
     false
 }

@@ -20,8 +20,6 @@ fn an_access_that_wraps_or_passes_the_end_is_refused() {
 }
 
 /// Number of pages of a buffer that the kernel has given memory.
-#[cfg(target_os = "linux")]
-#[expect(unsafe_code, reason = "no safe call tells which pages are resident")]
 fn resident_pages(buffer: &Buffer) -> usize {
     let first = usize::try_from(buffer.addr()).unwrap().next_multiple_of(4096);
     let pages = (usize::try_from(buffer.addr()).unwrap() + buffer.len() - first) / 4096;
@@ -33,7 +31,6 @@ fn resident_pages(buffer: &Buffer) -> usize {
     resident.iter().filter(|page| **page & 1 != 0).count()
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn buffer_takes_pages_when_they_are_touched() {
     let buffer = Buffer::new(64 << 20);
@@ -88,9 +85,7 @@ fn no_memory_swallows_what_is_written_and_reads_as_zero() {
 }
 
 #[test]
-#[cfg(target_os = "linux")]
 #[cfg_attr(miri, ignore = "Miri has no such system calls")]
-#[expect(unsafe_code, reason = "the memory is this test's own")]
 fn foreign_memory_is_accessed_where_mapped_and_refused_elsewhere() {
     let _actions = ACTIONS.lock();
     let buffer = Buffer::from_bytes(b"here it is");
@@ -127,8 +122,6 @@ fn foreign_memory_is_accessed_where_mapped_and_refused_elsewhere() {
 }
 
 /// A file of two pages, mapped.
-#[cfg(target_os = "linux")]
-#[expect(unsafe_code, reason = "the memory is the test's own")]
 fn mapped_file() -> (libc::c_int, *mut u8) {
     // SAFETY: it makes a descriptor.
     let file = unsafe { libc::memfd_create(c"memory".as_ptr(), 0) };
@@ -142,7 +135,6 @@ fn mapped_file() -> (libc::c_int, *mut u8) {
 }
 
 /// The second page cannot be read, the first can; nothing is written beyond.
-#[cfg(target_os = "linux")]
 fn assert_second_page_is_gone(region: &Region) {
     let mut bytes = [0; 64];
     region.read(4096 - 64, &mut bytes).unwrap();
@@ -167,13 +159,10 @@ fn assert_second_page_is_gone(region: &Region) {
 }
 
 /// Signal actions are the whole process's.
-#[cfg(target_os = "linux")]
 pub(super) static ACTIONS: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 #[test]
-#[cfg(target_os = "linux")]
 #[cfg_attr(miri, ignore = "Miri has no such system calls")]
-#[expect(unsafe_code, reason = "the memory is this test's own")]
 fn protected_and_truncated_memory_fails_accesses_and_the_program_lives() {
     let _actions = ACTIONS.lock();
     let (file, at) = mapped_file();
@@ -201,9 +190,7 @@ fn protected_and_truncated_memory_fails_accesses_and_the_program_lives() {
 
 /// Writes store in ascending order: all bytes before a fault, none behind.
 #[test]
-#[cfg(target_os = "linux")]
 #[cfg_attr(miri, ignore = "Miri has no such system calls")]
-#[expect(unsafe_code, reason = "the memory is this test's own")]
 fn writes_store_in_ascending_order_of_addresses() {
     let _actions = ACTIONS.lock();
     let (_, at) = mapped_file();
@@ -237,9 +224,7 @@ fn writes_store_in_ascending_order_of_addresses() {
 }
 
 #[test]
-#[cfg(target_os = "linux")]
 #[cfg_attr(miri, ignore = "Miri has no such system calls")]
-#[expect(unsafe_code, reason = "the memory is this test's own")]
 fn accesses_fail_safely_in_threads_that_block_signals_and_under_other_handlers() {
     let _actions = ACTIONS.lock();
     let (file, at) = mapped_file();
@@ -278,10 +263,8 @@ fn accesses_fail_safely_in_threads_that_block_signals_and_under_other_handlers()
     }
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no such system calls")]
-#[expect(unsafe_code, reason = "system calls")]
 fn restored_own_handler_does_not_become_its_next_action() {
     if !routines::AVAILABLE {
         return;
@@ -314,7 +297,6 @@ fn regions_know_their_size_address_and_kind() {
     assert!(!region.is_empty() && part.is_empty());
     assert_eq!((region.addr(), part.addr()), (buffer.addr(), buffer.addr() + 8));
     assert!(region.is_direct() && none.is_direct());
-    #[cfg(target_os = "linux")]
     assert!(!region.is_null() && none.is_null());
 }
 

@@ -1,4 +1,5 @@
 //! An open device, and what it says of itself.
+#![allow(unsafe_code, reason = "calls of libibverbs")]
 
 use core::ffi::{CStr, c_int};
 use core::ptr::NonNull;
@@ -42,11 +43,9 @@ pub(super) struct Context {
 }
 
 // SAFETY: an open device of `libibverbs` may be used from any thread, and by many at a time.
-#[expect(unsafe_code, reason = "see above")]
 unsafe impl Send for Context {}
 
 // SAFETY: as above.
-#[expect(unsafe_code, reason = "see above")]
 unsafe impl Sync for Context {}
 
 /// A function that the header calls through the open device; `None` if the device has none.
@@ -55,7 +54,6 @@ macro_rules! op {
         let at: *mut $crate::ibverbs::ibv_context = $context.at();
         // SAFETY: the device is open as long as its `Context` lives, and its table is not changed
         // after it was opened.
-        #[expect(unsafe_code, reason = "see above")]
         let function = unsafe { (*at).ops.$name };
         function
     }};
@@ -70,7 +68,6 @@ macro_rules! extended {
             Some(at) => {
                 // SAFETY: the table reaches to this function, and is not changed after the device
                 // was opened.
-                #[expect(unsafe_code, reason = "see above")]
                 let function = unsafe { (*at).$name };
                 function
             }
@@ -104,7 +101,6 @@ impl Context {
     /// beginning, and `sz` says how far.
     pub(super) fn extension(&self, offset: usize) -> Option<*const verbs_context> {
         // SAFETY: the device is open.
-        #[expect(unsafe_code, reason = "see above")]
         let mark = unsafe { (*self.at()).abi_compat };
         if mark.addr() != VERBS_ABI_IS_EXTENDED {
             return None;
@@ -112,7 +108,6 @@ impl Context {
         let whole = core::mem::offset_of!(verbs_context, context);
         let table: *const verbs_context = self.at().wrapping_byte_sub(whole).cast();
         // SAFETY: so marked, a context is the end of this structure, of which `sz` is always there.
-        #[expect(unsafe_code, reason = "see above")]
         let size = unsafe { (*table).sz };
         (size >= size_of::<verbs_context>().saturating_sub(offset)).then_some(table)
     }
@@ -120,13 +115,9 @@ impl Context {
     /// The descriptor of events beside the work.
     pub(super) fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the device is open.
-        #[expect(unsafe_code, reason = "see above")]
         let fd = unsafe { (*self.at()).async_fd };
         // SAFETY: the descriptor is open as long as the device is, which is as long as `self`.
-        #[expect(unsafe_code, reason = "see above")]
-        unsafe {
-            BorrowedFd::borrow_raw(fd)
-        }
+        unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
     /// Notes that nothing works any more.
@@ -147,7 +138,6 @@ impl Context {
         if let Some(query) = extended!(self, query_device_ex) {
             // SAFETY: the device is open, nothing more is asked, and there is room for as much as
             // is said.
-            #[expect(unsafe_code, reason = "see above")]
             let code =
                 unsafe { query(self.at(), core::ptr::null(), &raw mut attr, size_of_val(&attr)) };
             if check(code).is_ok() {
@@ -158,7 +148,6 @@ impl Context {
             }
         }
         // SAFETY: the device is open, and there is room for the answer.
-        #[expect(unsafe_code, reason = "see above")]
         let code = unsafe { (self.library.query_device)(self.at(), &raw mut attr.orig_attr) };
         check(code).map_err(to_io)?;
         Ok(attr.orig_attr.to_device_attr())
@@ -168,10 +157,8 @@ impl Context {
         let mut attr = ibv_port_attr::zeroed();
         let code = match extended!(self, query_port) {
             // SAFETY: the device is open, and there is room for as much as is said.
-            #[expect(unsafe_code, reason = "see above")]
             Some(query) => unsafe { query(self.at(), PORT.0, &raw mut attr, size_of_val(&attr)) },
             // SAFETY: the device is open, and the function fills the beginning of the structure.
-            #[expect(unsafe_code, reason = "see above")]
             None => unsafe { (self.library.query_port)(self.at(), PORT.0, &raw mut attr) },
         };
         check(code).map_err(to_io)?;
@@ -204,7 +191,6 @@ impl Context {
             vec![ibv_gid_entry::zeroed(); length.saturating_mul(ports).min(GID_PLACES_MAX)];
         let (room, size) = (entries.len(), size_of::<ibv_gid_entry>());
         // SAFETY: the device is open, and there is room for so many entries of this size.
-        #[expect(unsafe_code, reason = "see above")]
         let count = unsafe { query(self.at(), entries.as_mut_ptr(), room, 0, size) };
         let count = usize::try_from(count).ok()?;
         let ours = entries.iter().take(count).filter(|entry| {
@@ -220,7 +206,6 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: whatever was made with it held it, so nothing is left.
-        #[expect(unsafe_code, reason = "see above")]
         let _: c_int = unsafe { (self.library.close_device)(self.at()) };
     }
 }

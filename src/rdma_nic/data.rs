@@ -2,6 +2,7 @@
 //!
 //! None of these calls goes through the library: the header calls the driver by the table of the
 //! open device, and so does this.
+#![allow(unsafe_code, reason = "calls of libibverbs and its drivers")]
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -99,7 +100,6 @@ impl RdmaNic {
         let first = list.as_mut_ptr();
         for at in 1..count {
             // SAFETY: both are places of the list, which nothing else touches meanwhile.
-            #[expect(unsafe_code, reason = "see above")]
             unsafe {
                 (*first.wrapping_add(at - 1)).next = first.wrapping_add(at);
             }
@@ -108,7 +108,6 @@ impl RdmaNic {
         // SAFETY: the queue pair is held; the list ends with its last place, and what it points to
         // (buffer lists, bytes that are copied now, address handles, a window and its region) is
         // held by the callers until this returns.
-        #[expect(unsafe_code, reason = "see above")]
         let code = unsafe { post(qp.at(), first, &raw mut bad) };
         check(code).map_err(|errno| (index_of(first, bad, count), not_posted(errno)))
     }
@@ -145,7 +144,6 @@ impl RdmaNic {
         let mut set_key = |new: u32| {
             *key = new;
             // SAFETY: the window is held, and the lock is held while its key is read or changed.
-            #[expect(unsafe_code, reason = "see above")]
             unsafe {
                 (*window.at()).rkey = new;
             }
@@ -171,7 +169,6 @@ impl RdmaNic {
         let mut request = ibv_mw_bind { wr_id: wr.id.0, send_flags: wr.flags.bits(), bind_info };
         // SAFETY: the queue pair, the window and the region are held, and the window is of the kind
         // that this is for.
-        #[expect(unsafe_code, reason = "see above")]
         let code = unsafe { post(qp.at(), window.at(), &raw mut request) };
         check(code).map_err(|errno| (0, not_posted(errno)))?;
         set_key(rkey.get());
@@ -193,10 +190,7 @@ impl RdmaNic {
         for (number, batch) in wrs.chunks(BATCH).enumerate() {
             let posted = with_receives(batch, qp.facts.cap.max_recv_sge, |first, bad| {
                 // SAFETY: the queue pair is held, and so is the list with what it points to.
-                #[expect(unsafe_code, reason = "see above")]
-                unsafe {
-                    post(qp.at(), first, bad)
-                }
+                unsafe { post(qp.at(), first, bad) }
             });
             posted.map_err(|(taken, error)| (number * BATCH + taken, error))?;
         }
@@ -210,10 +204,7 @@ impl RdmaNic {
         let post = op!(self.context, post_srq_recv).ok_or(PostError::Unsupported)?;
         let posted = with_receives(core::slice::from_ref(wr), srq.facts.max_sge, |first, bad| {
             // SAFETY: the shared queue is held, and so is the list with what it points to.
-            #[expect(unsafe_code, reason = "see above")]
-            unsafe {
-                post(srq.at(), first, bad)
-            }
+            unsafe { post(srq.at(), first, bad) }
         });
         posted.map_err(|(_, error)| error)
     }
@@ -227,7 +218,6 @@ impl RdmaNic {
             let mut wcs = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
             let room = c_int::try_from(part.len()).unwrap_or(0);
             // SAFETY: the queue is held, and there is room for so many.
-            #[expect(unsafe_code, reason = "see above")]
             let count = unsafe { poll(cq.at(), room, wcs.as_mut_ptr().cast()) };
             let Ok(count) = usize::try_from(count) else {
                 self.context.set_broken(Errno(libc::EIO));
@@ -236,7 +226,6 @@ impl RdmaNic {
             let count = count.min(part.len());
             for (to, wc) in part.iter_mut().zip(&wcs).take(count) {
                 // SAFETY: so many the driver has filled in.
-                #[expect(unsafe_code, reason = "see above")]
                 let wc = unsafe { wc.assume_init_ref() };
                 *to = to_wc(wc);
             }
@@ -254,7 +243,6 @@ impl RdmaNic {
             return;
         };
         // SAFETY: the queue is held.
-        #[expect(unsafe_code, reason = "see above")]
         let code = unsafe { arm(cq.at(), c_int::from(notify == Notify::Solicited)) };
         if let Err(errno) = check(code) {
             self.context.set_broken(errno);
@@ -343,13 +331,11 @@ fn with_receives(
             break;
         };
         // SAFETY: there are not more than there are places.
-        #[expect(unsafe_code, reason = "see above")]
         unsafe {
             first.wrapping_add(ready).write(c);
         }
         if ready > 0 {
             // SAFETY: the place before it.
-            #[expect(unsafe_code, reason = "see above")]
             unsafe {
                 (*first.wrapping_add(ready - 1)).next = first.wrapping_add(ready);
             }
@@ -368,10 +354,7 @@ fn with_receives(
 #[inline]
 fn sges_to_c(sges: &[Sge]) -> &[ibv_sge] {
     // SAFETY: both are laid out alike, as is asserted where they are converted one by one.
-    #[expect(unsafe_code, reason = "see above")]
-    unsafe {
-        core::slice::from_raw_parts(sges.as_ptr().cast(), sges.len())
-    }
+    unsafe { core::slice::from_raw_parts(sges.as_ptr().cast(), sges.len()) }
 }
 
 /// A completion of C.
@@ -417,7 +400,6 @@ mod tests {
             let mut at = first;
             while !at.is_null() {
                 // SAFETY: the list is there until this returns.
-                #[expect(unsafe_code, reason = "see above")]
                 let wr = unsafe { *at };
                 seen.borrow_mut().push((wr.wr_id, wr.num_sge));
                 at = wr.next;

@@ -1,4 +1,5 @@
 //! The RNIC as a device like any other.
+#![allow(unsafe_code, reason = "calls of libibverbs")]
 
 use core::any::Any;
 use core::ffi::c_int;
@@ -184,7 +185,6 @@ impl Device for RdmaNic {
             let mut attr = ibv_qp_attr::from(attr);
             let modify = self.context.library.modify_qp;
             // SAFETY: the queue pair is held, and the attributes are there until this returns.
-            #[expect(unsafe_code, reason = "see above")]
             let code = unsafe { modify(qp.at(), &raw mut attr, mask.bits().cast_signed()) };
             check(code)
         };
@@ -258,7 +258,6 @@ impl RdmaNic {
         let query = self.context.library.query_qp;
         let mask = mask.bits().cast_signed();
         // SAFETY: the queue pair is held, and there is room for both answers.
-        #[expect(unsafe_code, reason = "see above")]
         let code = unsafe { query(qp.at(), &raw mut attr, mask, &raw mut init) };
         check(code).ok()?;
         Some(attr)
@@ -285,7 +284,6 @@ impl RdmaNic {
         let qp = qps.get(qp.0)?;
         let group = ibv_gid::from(group);
         // SAFETY: the queue pair is held, and the identifier is there until this returns.
-        #[expect(unsafe_code, reason = "see above")]
         let code = unsafe { change(qp.at(), &raw const group, 0) };
         Some(check(code))
     }

@@ -1,4 +1,5 @@
 //! Events that a program can wait for: completions by a channel, and asynchronous events.
+#![allow(unsafe_code, reason = "calls of libibverbs")]
 
 use core::ffi::{c_int, c_void};
 use std::io;
@@ -78,7 +79,6 @@ impl Completions {
         let context = self.0.context();
         let (mut cq, mut name) = (core::ptr::null_mut(), core::ptr::null_mut());
         // SAFETY: the channel lives, and there is room for both answers.
-        #[expect(unsafe_code, reason = "see above")]
         let code =
             unsafe { (context.library.get_cq_event)(self.0.at(), &raw mut cq, &raw mut name) };
         if !got(context, code)? {
@@ -86,7 +86,6 @@ impl Completions {
         }
         // SAFETY: the queue is there until its event is acknowledged, which is here: destroying it
         // waits for that.
-        #[expect(unsafe_code, reason = "see above")]
         unsafe {
             (context.library.ack_cq_events)(cq, 1);
         }
@@ -103,13 +102,9 @@ impl Events<CqHandle> for Completions {
 impl AsFd for Completions {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel lives.
-        #[expect(unsafe_code, reason = "see above")]
         let fd = unsafe { (*self.0.at()).fd };
         // SAFETY: the descriptor is open as long as the channel lives, which is as long as `self`.
-        #[expect(unsafe_code, reason = "see above")]
-        unsafe {
-            BorrowedFd::borrow_raw(fd)
-        }
+        unsafe { BorrowedFd::borrow_raw(fd) }
     }
 }
 
@@ -124,7 +119,6 @@ impl Asynchronous {
         loop {
             let mut event = ibv_async_event::zeroed();
             // SAFETY: the device is open, and there is room for the answer.
-            #[expect(unsafe_code, reason = "see above")]
             let code = unsafe { (self.0.library.get_async_event)(self.0.at(), &raw mut event) };
             if !got(&self.0, code)? {
                 return Ok(None);
@@ -132,7 +126,6 @@ impl Asynchronous {
             let told = EventType::from_code(event.event_type)
                 .and_then(|kind| tell(kind, &event, self.0.tag));
             // SAFETY: it is the event that was just got, for the first time.
-            #[expect(unsafe_code, reason = "see above")]
             unsafe {
                 (self.0.library.ack_async_event)(&raw mut event);
             }
@@ -152,11 +145,9 @@ fn tell(kind: EventType, event: &ibv_async_event, device: DeviceTag) -> Option<A
     macro_rules! name {
         ($element:ident, $field:ident) => {{
             // SAFETY: an event of this kind is about such an object.
-            #[expect(unsafe_code, reason = "see above")]
             let object = unsafe { event.element.$element };
             // SAFETY: an object is there until its events are acknowledged: destroying it waits for
             // that.
-            #[expect(unsafe_code, reason = "see above")]
             from_c(unsafe { (*object).$field }, device)?
         }};
     }

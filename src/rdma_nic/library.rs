@@ -1,5 +1,6 @@
 //! The functions of `libibverbs`, found when they are needed; and how functions of such a library
 //! are found.
+#![allow(unsafe_code, reason = "functions of libibverbs, found by name")]
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use std::io;
@@ -38,7 +39,6 @@ macro_rules! functions {
                 $(
                     // SAFETY: a function of this name has had this type since it exists; that is
                     // what the number in the library's name promises.
-                    #[expect(unsafe_code, reason = "see above")]
                     let $name = unsafe {
                         code.get::<unsafe extern "C" fn($($argument),*) $(-> $result)?>($symbol)
                     };
@@ -46,7 +46,6 @@ macro_rules! functions {
                 )*
                 $(
                     // SAFETY: as above.
-                    #[expect(unsafe_code, reason = "see above")]
                     let $newer = unsafe {
                         code.get::<unsafe extern "C" fn($($newer_argument),*) $(-> $newer_result)?>($newer_symbol)
                     };
@@ -126,7 +125,6 @@ impl Library {
 /// what is missing.
 pub(super) fn load(name: &str, package: &str) -> Result<libloading::Library, String> {
     // SAFETY: what runs when either of them is loaded sets up its own data and nothing else.
-    #[expect(unsafe_code, reason = "see above")]
     let code = unsafe { libloading::Library::new(name) };
     let others = package.trim_end_matches('1');
     code.map_err(|error| {

@@ -1,4 +1,5 @@
 //! Objects are made.
+#![allow(unsafe_code, reason = "calls of libibverbs")]
 
 use core::ffi::{c_int, c_uint};
 use core::ptr::null_mut;
@@ -48,7 +49,6 @@ impl RdmaNic {
     pub(super) fn make_pd(&self) -> Result<PdHandle, CreateError> {
         let made = self.pds.make(|_| {
             // SAFETY: the device is open.
-            #[expect(unsafe_code, reason = "see above")]
             let at = unsafe { (self.context.library.alloc_pd)(self.context.at()) };
             Made::new(&self.context, at, (), ()).map_err(not_made)
         });
@@ -69,7 +69,6 @@ impl RdmaNic {
             let at = self.register_memory(&pd, &attr).map_err(KeyError::Refused)?;
             if !at.is_null() {
                 // SAFETY: it was just made, and nothing else has it yet.
-                #[expect(unsafe_code, reason = "see above")]
                 let mr = unsafe { *at };
                 keys = (LKey::new(mr.lkey), RKey::new(mr.rkey));
             }
@@ -87,7 +86,6 @@ impl RdmaNic {
         if region.is_null() {
             let make = extended!(self.context, alloc_null_mr).ok_or(Errno::EOPNOTSUPP)?;
             // SAFETY: the protection domain is held.
-            #[expect(unsafe_code, reason = "see above")]
             return Ok(unsafe { make(pd.at()) });
         }
         let addr = region_start(region);
@@ -95,14 +93,12 @@ impl RdmaNic {
         if let Some(make) = self.context.library.reg_mr_iova2 {
             // SAFETY: the protection domain is held, and the region, whose maker keeps its memory
             // in place until it is dropped, is so only after the memory was deregistered.
-            #[expect(unsafe_code, reason = "see above")]
             return Ok(unsafe { make(pd.at(), addr, region.len(), *base, bits) });
         }
         if *base != region.addr() {
             return Err(Errno::EOPNOTSUPP);
         }
         // SAFETY: as above.
-        #[expect(unsafe_code, reason = "see above")]
         Ok(unsafe {
             (self.context.library.reg_mr)(pd.at(), addr, region.len(), bits.cast_signed())
         })
@@ -113,14 +109,12 @@ impl RdmaNic {
         let make = op!(self.context, alloc_mw).ok_or(KeyError::Refused(Errno::EOPNOTSUPP))?;
         let made = self.mws.make(|_| {
             // SAFETY: the protection domain is held.
-            #[expect(unsafe_code, reason = "see above")]
             let at = unsafe { make(pd.at(), kind.code()) };
             if at.is_null() {
                 return Err(KeyError::Refused(last_errno()));
             }
             // The header fills these in, not the driver.
             // SAFETY: it was just made, and nothing else has it yet.
-            #[expect(unsafe_code, reason = "see above")]
             let mw = unsafe { &mut *at };
             mw.context = self.context.at();
             mw.pd = pd.at();
@@ -133,7 +127,6 @@ impl RdmaNic {
 
     pub(super) fn make_channel(&self) -> io::Result<Completions> {
         // SAFETY: the device is open.
-        #[expect(unsafe_code, reason = "see above")]
         let at = unsafe { (self.context.library.create_comp_channel)(self.context.at()) };
         let channel = Completions(Arc::new(Made::new(&self.context, at, (), ()).map_err(to_io)?));
         never_block(std::os::fd::AsFd::as_fd(&channel))?;
@@ -149,7 +142,6 @@ impl RdmaNic {
         let channel_at = channel.as_ref().map_or(null_mut(), |channel| channel.at());
         let made = self.cqs.make(|id| {
             // SAFETY: the device is open, the channel is held, and the name is never followed.
-            #[expect(unsafe_code, reason = "see above")]
             let at = unsafe {
                 (self.context.library.create_cq)(self.context.at(), cqe, to_c(id), channel_at, 0)
             };
@@ -168,7 +160,6 @@ impl RdmaNic {
                 oflags: libc::O_CREAT,
             };
             // SAFETY: the device is open, and the attributes are there until this returns.
-            #[expect(unsafe_code, reason = "see above")]
             let at = unsafe { make(self.context.at(), &raw mut attr) };
             Made::new(&self.context, at, (), ()).map_err(not_made)
         });
@@ -195,7 +186,6 @@ impl RdmaNic {
                     let mut init = ibv_srq_init_attr { srq_context: to_c(id), attr };
                     // SAFETY: the protection domain is held, and the attributes are there until
                     // this returns.
-                    #[expect(unsafe_code, reason = "see above")]
                     let at = unsafe { (self.context.library.create_srq)(pd.at(), &raw mut init) };
                     (at, init.attr.max_sge)
                 }
@@ -216,7 +206,6 @@ impl RdmaNic {
                     };
                     // SAFETY: the device is open, all that it is built on is held, and the
                     // attributes are there until this returns.
-                    #[expect(unsafe_code, reason = "see above")]
                     let at = unsafe { make(self.context.at(), &raw mut init) };
                     (at, init.attr.max_sge)
                 }
@@ -239,7 +228,6 @@ impl RdmaNic {
         if let Some(get) = extended!(self.context, get_srq_num) {
             // SAFETY: the caller has just made it and nothing else has it yet; there is room for
             // the answer.
-            #[expect(unsafe_code, reason = "see above")]
             let _: c_int = unsafe { get(srq, &raw mut number) };
         }
         number
@@ -258,7 +246,6 @@ impl RdmaNic {
             ibv_srq_attr { max_wr: max_wr.unwrap_or(0), max_sge: 0, srq_limit: limit.unwrap_or(0) };
         let modify = self.context.library.modify_srq;
         // SAFETY: the queue is held, and the attributes are there until this returns.
-        #[expect(unsafe_code, reason = "see above")]
         let code = unsafe { modify(srq.at(), &raw mut attr, mask.bits().cast_signed()) };
         check(code)
     }
@@ -269,7 +256,6 @@ impl RdmaNic {
         let made = self.ahs.make(|_| {
             // SAFETY: the protection domain is held, and the attributes are there until this
             // returns.
-            #[expect(unsafe_code, reason = "see above")]
             let at = unsafe { (self.context.library.create_ah)(pd.at(), &raw mut attr) };
             Made::new(&self.context, at, (), Arc::clone(&pd)).map_err(not_made)
         });
@@ -299,7 +285,6 @@ impl RdmaNic {
                 return Err(not_made(last_errno()));
             }
             // SAFETY: it was just made, and nothing else has it yet.
-            #[expect(unsafe_code, reason = "see above")]
             let number = unsafe { (*at).qp_num };
             let facts = Pair { kind, cap: cap.into(), number, shares: needs.srq.is_some() };
             Made::new(&self.context, at, facts, needs).map_err(not_made)
@@ -320,7 +305,6 @@ impl RdmaNic {
             sq_sig_all: c_int::from(create.init.sq_sig_all),
         };
         // SAFETY: all that it is built on is held, and the attributes are there until this returns.
-        #[expect(unsafe_code, reason = "see above")]
         let at = unsafe { (self.context.library.create_qp)(needs.pd.at(), &raw mut init) };
         (at, init.cap)
     }
@@ -343,7 +327,6 @@ impl RdmaNic {
             ..ibv_qp_init_attr_ex::zeroed()
         };
         // SAFETY: all that it is built on is held, and the attributes are there until this returns.
-        #[expect(unsafe_code, reason = "see above")]
         let at = unsafe { make(self.context.at(), &raw mut init) };
         Ok((at, init.cap))
     }

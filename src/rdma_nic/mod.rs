@@ -7,7 +7,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `library` | the functions of the library, by name |
+//! | `library`, `list` | the functions of the library, by name; the devices that it lists |
 //! | `context` | an open device, its tables of functions, and what it says of itself |
 //! | `object`, `objects` | objects of C with what they need, and the tables of them |
 //! | `make`, `device` | how each is made, and all that a device does |
@@ -23,31 +23,25 @@ mod device;
 mod errors;
 mod events;
 mod library;
+mod list;
 mod make;
 mod object;
 mod objects;
 mod sysfs;
 mod timed;
 
-use core::ffi::{CStr, c_int};
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 pub(crate) use self::cm::{CallError, SystemId};
-use self::context::{Context, text};
-use self::errors::last_errno;
+use self::context::Context;
 use self::events::{Asynchronous, never_block};
 use self::library::Library;
+use self::list::List;
 use self::objects::Objects;
-use crate::ibverbs::{
-    ibv_ah, ibv_cq, ibv_device, ibv_mr, ibv_mw, ibv_pd, ibv_qp, ibv_srq, ibv_xrcd,
-};
+use crate::ibverbs::{ibv_ah, ibv_cq, ibv_mr, ibv_mw, ibv_pd, ibv_qp, ibv_srq, ibv_xrcd};
 use crate::secret::{SecretRandom, Seed};
 use crate::verbs::{DeviceTag, Errno, Guid, NodeType, TransportType};
-
-/// The most devices of a machine that are looked at.
-const DEVICES_MAX: usize = 4096;
 
 /// A device that could be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,9 +114,7 @@ impl RdmaNic {
             let error = format!("there is no verbs device {name}; this machine has {have}");
             return Err(io::Error::new(io::ErrorKind::NotFound, error));
         };
-        // SAFETY: the device is there until its list is dropped.
-        #[expect(unsafe_code, reason = "see above")]
-        let at = unsafe { (library.open_device)(device.0) };
+        let at = device.open(library);
         let random = SecretRandom::new(Seed::from_system()?);
         let tag = DeviceTag::from_random(random.of(u64::MAX));
         let context = Context::new(library, at, name.to_owned(), device.directory(), tag);
@@ -154,96 +146,4 @@ fn cannot_open(name: &str, errno: Errno) -> io::Error {
         _ => "",
     };
     io::Error::new(reason.kind(), format!("cannot open the verbs device {name}: {reason}{hint}"))
-}
-
-/// The devices of the machine, as the library lists them.
-struct List {
-    library: &'static Library,
-    first: *mut *mut ibv_device,
-    count: usize,
-}
-
-/// One of them, there as long as the list is.
-struct Listed<'a>(*mut ibv_device, core::marker::PhantomData<&'a List>);
-
-impl List {
-    fn new(library: &'static Library) -> io::Result<Self> {
-        let mut count: c_int = 0;
-        // SAFETY: there is room for the number.
-        #[expect(unsafe_code, reason = "see above")]
-        let first = unsafe { (library.get_device_list)(&raw mut count) };
-        if first.is_null() {
-            let errno = last_errno();
-            return Err(match errno {
-                Errno::ENOSYS => io::Error::new(
-                    io::ErrorKind::Unsupported,
-                    "this kernel has no RDMA: its module ib_uverbs is not loaded",
-                ),
-                errno => errors::to_io(errno),
-            });
-        }
-        Ok(Self { library, first, count: usize::try_from(count).unwrap_or(0).min(DEVICES_MAX) })
-    }
-
-    fn devices(&self) -> impl Iterator<Item = Listed<'_>> {
-        (0..self.count).filter_map(|at| {
-            // SAFETY: the list has so many places.
-            #[expect(unsafe_code, reason = "see above")]
-            let device = unsafe { *self.first.wrapping_add(at) };
-            (!device.is_null()).then_some(Listed(device, core::marker::PhantomData))
-        })
-    }
-}
-
-impl Drop for List {
-    fn drop(&mut self) {
-        // SAFETY: it is the list that the library gave, freed this once.
-        #[expect(unsafe_code, reason = "see above")]
-        unsafe {
-            (self.library.free_device_list)(self.first);
-        }
-    }
-}
-
-impl Listed<'_> {
-    fn name(&self, library: &Library) -> String {
-        // SAFETY: the device is there as long as its list is.
-        #[expect(unsafe_code, reason = "see above")]
-        let name = unsafe { (library.get_device_name)(self.0) };
-        if name.is_null() {
-            return String::new();
-        }
-        // SAFETY: the library's name of a device ends with a zero, and is there as long as the
-        // device is.
-        #[expect(unsafe_code, reason = "see above")]
-        let name = unsafe { CStr::from_ptr(name) };
-        name.to_string_lossy().into_owned()
-    }
-
-    /// The device as the library describes it.
-    fn copy(&self) -> ibv_device {
-        // SAFETY: the device is there as long as its list is.
-        #[expect(unsafe_code, reason = "see above")]
-        unsafe {
-            *self.0
-        }
-    }
-
-    fn directory(&self) -> PathBuf {
-        PathBuf::from(text(&self.copy().ibdev_path))
-    }
-
-    fn info(&self, library: &Library) -> Info {
-        let device = self.copy();
-        // SAFETY: the device is there as long as its list is.
-        #[expect(unsafe_code, reason = "see above")]
-        let guid = unsafe { (library.get_device_guid)(self.0) };
-        let known = |code: c_int| u32::try_from(code).ok();
-        Info {
-            name: self.name(library),
-            node_type: known(device.node_type).and_then(NodeType::from_code),
-            transport: known(device.transport_type).and_then(TransportType::from_code),
-            guid: Guid(guid.to_ne_bytes()),
-        }
-    }
 }

@@ -1,4 +1,5 @@
 //! Objects of C that are ours to destroy.
+#![allow(unsafe_code, reason = "objects of libibverbs, held by pointers")]
 
 use core::ffi::c_int;
 use core::fmt;
@@ -29,7 +30,6 @@ pub(super) trait Object: Sized {
     ///
     /// `at` must be one that this context made, and nothing may use it meanwhile or, if this
     /// succeeds, afterwards.
-    #[expect(unsafe_code, reason = "the caller vouches for the pointer")]
     unsafe fn destroy(context: &Context, at: *mut Self) -> c_int;
 }
 
@@ -43,11 +43,9 @@ pub(super) struct Made<T: Object> {
 }
 
 // SAFETY: the objects of `libibverbs` may be used from any thread, and by many at a time.
-#[expect(unsafe_code, reason = "see above")]
 unsafe impl<T: Object> Send for Made<T> {}
 
 // SAFETY: as above.
-#[expect(unsafe_code, reason = "see above")]
 unsafe impl<T: Object> Sync for Made<T> {}
 
 impl<T: Object> Made<T> {
@@ -85,7 +83,6 @@ impl<T: Object> Made<T> {
         match this.try_destroy() {
             Ok(()) => {
                 // SAFETY: `this` is never dropped, so its facts are dropped this once.
-                #[expect(unsafe_code, reason = "see above")]
                 unsafe {
                     core::ptr::drop_in_place(&raw mut this.facts);
                 }
@@ -100,11 +97,9 @@ impl<T: Object> Made<T> {
     fn try_destroy(&mut self) -> Result<(), Errno> {
         // SAFETY: the object is this context's, and a `&mut` proves that nothing else has the
         // pointer.
-        #[expect(unsafe_code, reason = "see above")]
         let code = unsafe { T::destroy(&self.stays.1, self.at.as_ptr()) };
         check(code)?;
         // SAFETY: neither of the two callers touches it afterwards, or comes here again.
-        #[expect(unsafe_code, reason = "see above")]
         unsafe {
             ManuallyDrop::drop(&mut self.stays);
         }
@@ -136,7 +131,6 @@ macro_rules! objects {
             type Needs = $needs;
             type Facts = $facts;
 
-            #[expect(unsafe_code, reason = "the caller vouches for the pointer")]
             unsafe fn destroy($context: &Context, at: *mut Self) -> c_int {
                 let function: Option<unsafe extern "C" fn(*mut Self) -> c_int> = $function;
                 // What made it and has nothing to destroy it keeps it.

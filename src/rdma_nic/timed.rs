@@ -2,6 +2,7 @@
 //!
 //! Such a queue is an extended one (`ibv_create_cq_ex`), whose completions are read field by field.
 //! A driver that has none, or no time stamps, gives an ordinary queue.
+#![allow(unsafe_code, reason = "calls of libibverbs and its drivers")]
 
 use core::ffi::{c_int, c_uint};
 use core::ptr::null_mut;
@@ -39,7 +40,6 @@ impl Context {
         let mut attr = ibv_device_attr_ex::zeroed();
         // SAFETY: the device is open, nothing more is asked, and there is room for as much as is
         // said.
-        #[expect(unsafe_code, reason = "see above")]
         let code =
             unsafe { query(self.at(), core::ptr::null(), &raw mut attr, size_of_val(&attr)) };
         check(code).ok()?;
@@ -89,7 +89,6 @@ impl RdmaNic {
             };
             // SAFETY: the device is open, the channel is held, the name is never followed, and the
             // attributes are there until this returns.
-            #[expect(unsafe_code, reason = "see above")]
             let at = unsafe { make(self.context.at(), &raw mut attr) };
             // An extended queue begins as an ordinary one.
             let at = at.cast::<ibv_cq>();
@@ -109,21 +108,17 @@ impl RdmaNic {
         let at: *mut ibv_cq_ex = cqs.get(cq.0)?.at().cast();
         let mut attr = ibv_poll_cq_attr { comp_mask: 0 };
         // SAFETY: the queue is held, and was made as an extended one.
-        #[expect(unsafe_code, reason = "see above")]
         let start = unsafe { (*at).start_poll }?;
         // SAFETY: as above; the attributes are there until this returns.
-        #[expect(unsafe_code, reason = "see above")]
         let code: c_int = unsafe { start(at, &raw mut attr) };
         if code != 0 {
             return None;
         }
         let taken = read(at, timing);
         // SAFETY: as above, and polling has begun.
-        #[expect(unsafe_code, reason = "see above")]
         let end = unsafe { (*at).end_poll };
         if let Some(end) = end {
             // SAFETY: as above.
-            #[expect(unsafe_code, reason = "see above")]
             unsafe {
                 end(at);
             }
@@ -136,11 +131,9 @@ impl RdmaNic {
 macro_rules! field {
     ($at:expr, $name:ident) => {{
         // SAFETY: the caller holds the queue, an extended one that is being polled.
-        #[expect(unsafe_code, reason = "see above")]
         let function = unsafe { (*$at).$name };
         match function {
             // SAFETY: as above.
-            #[expect(unsafe_code, reason = "see above")]
             Some(function) => unsafe { function($at) },
             None => 0,
         }
@@ -150,10 +143,8 @@ macro_rules! field {
 /// The completion at which the polling of an extended queue stands.
 fn read(at: *mut ibv_cq_ex, timing: Timing) -> Option<(Wc, Option<Instant>)> {
     // SAFETY: the caller holds the queue, an extended one that is being polled.
-    #[expect(unsafe_code, reason = "see above")]
     let wr_id: u64 = unsafe { (*at).wr_id };
     // SAFETY: as above.
-    #[expect(unsafe_code, reason = "see above")]
     let status: c_uint = unsafe { (*at).status };
     let mut wc = ibv_wc { wr_id, status, ..ibv_wc::zeroed() };
     wc.qp_num = field!(at, read_qp_num);

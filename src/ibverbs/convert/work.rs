@@ -1,4 +1,5 @@
 //! Work requests and completions.
+#![allow(unsafe_code, reason = "unions and pointers of C programs")]
 
 use core::ptr;
 
@@ -86,7 +87,6 @@ impl ibv_wc {
 /// `list` must point to `count` of them, be aligned, and stay as it is while it is borrowed; with a
 /// count of zero or less it may be anything.
 #[inline]
-#[expect(unsafe_code, reason = "the list is the program's")]
 pub unsafe fn sges<'a>(list: *const ibv_sge, count: i32) -> &'a [Sge] {
     match usize::try_from(count) {
         // SAFETY: the caller vouches for the list, and the two are laid out alike, as is asserted
@@ -103,7 +103,6 @@ impl ibv_recv_wr {
     ///
     /// Its list must be as `ibv_post_recv` wants it: see [`sges`].
     #[inline]
-    #[expect(unsafe_code, reason = "the list is the program's")]
     pub unsafe fn to_recv_wr(&self) -> RecvWr<'_> {
         // SAFETY: the caller vouches for it.
         RecvWr { id: WrId(self.wr_id), sges: unsafe { sges(self.sg_list, self.num_sge) } }
@@ -119,10 +118,6 @@ impl ibv_send_wr {
     /// It must be as `ibv_post_send` wants it: its list, and the address handle, window and region
     /// that its operation and its queue pair need, must be what they say.
     #[inline]
-    #[expect(
-        unsafe_code,
-        reason = "what it points to is the program's, and its unions are what the opcode says"
-    )]
     pub unsafe fn to_send_wr(&self, qp_type: QpType) -> Result<SendWr<'_>, PostError> {
         let opcode =
             WrOpcode::from_code(self.opcode).ok_or(PostError::UnknownOpcode(self.opcode))?;
@@ -146,7 +141,6 @@ impl ibv_send_wr {
     ///
     /// As for [`to_send_wr`](Self::to_send_wr).
     #[inline]
-    #[expect(unsafe_code, reason = "unions are what the opcode says")]
     unsafe fn operation(&self, opcode: WrOpcode) -> Result<SendOp, PostError> {
         // SAFETY: numbers, whatever the program left there.
         let rdma = || unsafe { self.wr.rdma };
@@ -201,10 +195,6 @@ impl ibv_send_wr {
     ///
     /// As for [`to_send_wr`](Self::to_send_wr).
     #[inline]
-    #[expect(
-        unsafe_code,
-        reason = "unions are what the queue pair says, and the address handle is the program's"
-    )]
     unsafe fn target(&self, qp_type: QpType, opcode: WrOpcode) -> Result<Target, PostError> {
         if opcode.info().operation.is_none() {
             return Ok(Target::Peer);
@@ -234,7 +224,6 @@ impl ibv_send_wr {
 /// # Safety
 ///
 /// The region must be one, or null.
-#[expect(unsafe_code, reason = "the region is the program's")]
 pub unsafe fn bind_mw(mw: RKey, rkey: RKey, info: &ibv_mw_bind_info) -> Result<SendOp, PostError> {
     // SAFETY: the caller vouches for it.
     let mr = unsafe { info.mr.as_ref() };
@@ -361,7 +350,6 @@ mod tests {
     }
 
     #[test]
-    #[expect(unsafe_code, reason = "what was made here points to what is here")]
     fn every_operation_comes_back_as_it_went() {
         let mut mw = ibv_mw { rkey: 5, ..ibv_mw::zeroed() };
         let mut mr = ibv_mr { lkey: 9, ..ibv_mr::zeroed() };
@@ -391,7 +379,6 @@ mod tests {
     }
 
     #[test]
-    #[expect(unsafe_code, reason = "what was made here points to what is here")]
     fn what_c_cannot_have_is_refused() {
         let op = SendOp::Flush {
             remote_addr: 0,

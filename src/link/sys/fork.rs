@@ -1,4 +1,5 @@
 //! Identity of this process without a system call: the C library notifies a forked child.
+#![allow(unsafe_code, reason = "calls of the C library")]
 
 use std::io;
 use std::sync::OnceLock;
@@ -20,7 +21,6 @@ pub(crate) struct ProcessMark(u64);
 
 impl ProcessMark {
     /// Marks this process.
-    #[expect(unsafe_code, reason = "a call of the C library")]
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: the function is there for as long as this code is: the C library forgets it with
         // a library that is unloaded.
@@ -43,7 +43,6 @@ mod tests {
     use super::*;
 
     #[test]
-    #[expect(unsafe_code, reason = "calls of the C library")]
     fn mark_is_not_that_of_a_forked_child() {
         let mark = ProcessMark::new().unwrap();
         // SAFETY: the child only reads a number, and ends.

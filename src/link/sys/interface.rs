@@ -1,4 +1,5 @@
 //! The interfaces that the kernel has, and their addresses.
+#![allow(unsafe_code, reason = "system calls")]
 
 use std::ffi::{CStr, c_int};
 use std::io;
@@ -28,7 +29,6 @@ pub(crate) enum Address {
 }
 
 /// All that there are, in the kernel's order.
-#[expect(unsafe_code, reason = "a system call")]
 pub(crate) fn entries() -> io::Result<Vec<Entry>> {
     let mut list = List(ptr::null_mut());
     // SAFETY: it is given a place for a pointer.
@@ -53,7 +53,6 @@ pub(crate) fn entries() -> io::Result<Vec<Entry>> {
 struct List(*mut libc::ifaddrs);
 
 impl Drop for List {
-    #[expect(unsafe_code, reason = "a call of the C library")]
     fn drop(&mut self) {
         if !self.0.is_null() {
             // SAFETY: it came from `getifaddrs`, is freed once, and nothing borrows from it any
@@ -64,7 +63,6 @@ impl Drop for List {
 }
 
 /// An address of a list's element, if it is of a kind that is known.
-#[expect(unsafe_code, reason = "an address is of the type that its family says")]
 fn address(at: *const libc::sockaddr) -> Option<Address> {
     // SAFETY: an element's address is null or begins with a family.
     let family = c_int::from(unsafe { at.as_ref() }?.sa_family);
@@ -90,7 +88,6 @@ fn address(at: *const libc::sockaddr) -> Option<Address> {
 }
 
 /// A request about an interface. A name that is too long is no interface's.
-#[expect(unsafe_code, reason = "a structure of the C library")]
 fn request_about(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: it is made of numbers, bytes and pointers, for all of which zero is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -104,7 +101,6 @@ fn request_about(name: &str) -> io::Result<libc::ifreq> {
 }
 
 /// The MTU of an interface, asked for by means of any socket.
-#[expect(unsafe_code, reason = "a system call")]
 pub(crate) fn mtu(any: BorrowedFd<'_>, name: &str) -> io::Result<usize> {
     let mut request = request_about(name)?;
     // SAFETY: this request reads a name, which ends with zero, and writes a number, both into
@@ -137,7 +133,6 @@ const _: () = assert!(size_of::<EthtoolCmd>() == 44);
 
 /// The speed of an interface in Mb/s, asked for by means of any socket; `None` if it has none, as
 /// loopback.
-#[expect(unsafe_code, reason = "a system call")]
 pub(crate) fn speed(any: BorrowedFd<'_>, name: &str) -> Option<u32> {
     const ETHTOOL_GSET: u32 = 1;
     const SIOCETHTOOL: u16 = 0x8946;

@@ -6,6 +6,7 @@
 //!
 //! A program's thread may run this with a `pthread_cancel` pending. The C library's functions for
 //! these system calls are cancellation points, which would unwind through Rust; `syscall` is none.
+#![allow(unsafe_code, reason = "system calls")]
 
 use std::alloc::{self, Layout};
 use std::array;
@@ -20,7 +21,6 @@ use std::time::Duration;
 pub(crate) const MESSAGES_MAX: usize = 32;
 
 /// Sets an option that is a number.
-#[expect(unsafe_code, reason = "a system call")]
 pub(crate) fn set_option(
     fd: BorrowedFd<'_>,
     level: c_int,
@@ -35,7 +35,6 @@ pub(crate) fn set_option(
 }
 
 /// Reads an option that is a number.
-#[expect(unsafe_code, reason = "a system call")]
 pub(crate) fn option(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int> {
     let (mut value, mut size): (c_int, _) = (0, SIZE_OF_INT);
     let place = (&raw mut value).cast();
@@ -83,7 +82,6 @@ pub(crate) fn send<'a>(
 /// Number of datagrams for which no memory is allocated: most calls have no more.
 const FEW: usize = 2;
 
-#[expect(unsafe_code, reason = "a system call")]
 fn send_up_to<'a, const N: usize>(
     fd: BorrowedFd<'_>,
     messages: impl Iterator<Item = Outgoing<'a>>,
@@ -135,7 +133,6 @@ pub(crate) struct Inbox {
 const ROOM: usize = 1 << 16;
 
 /// Zeroes, which take memory only where they are written to.
-#[expect(unsafe_code, reason = "no collection allocates zeroes by a call that can fail")]
 fn zeroes(len: usize) -> io::Result<Box<[u8]>> {
     let layout = Layout::array::<u8>(len.max(1)).map_err(io::Error::other)?;
     // SAFETY: the layout is not empty.
@@ -175,7 +172,6 @@ impl Inbox {
         }
     }
 
-    #[expect(unsafe_code, reason = "a system call")]
     fn receive_up_to<const N: usize>(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         let mut rooms = self.bytes.chunks_exact_mut(ROOM);
         let mut payloads: [libc::iovec; N] = array::from_fn(|_| {
@@ -366,7 +362,6 @@ impl Control {
 const SIZE_OF_INT: libc::socklen_t = size_of::<c_int>() as libc::socklen_t;
 
 /// A header that points nowhere.
-#[expect(unsafe_code, reason = "some systems have padding in it that has no name")]
 fn empty_header() -> libc::mmsghdr {
     // SAFETY: it is made of numbers and pointers, for all of which zero is a value.
     unsafe { std::mem::zeroed() }

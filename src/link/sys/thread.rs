@@ -1,4 +1,5 @@
 //! Threads of the library's own, which take no signals of the program.
+#![allow(unsafe_code, reason = "threads of the C library")]
 
 use std::ffi::CStr;
 use std::io;
@@ -23,7 +24,6 @@ pub(crate) struct Thread(Option<libc::pthread_t>);
 
 impl Thread {
     /// Waits for its end.
-    #[expect(unsafe_code, reason = "a call of the C library")]
     pub(crate) fn join(mut self) -> io::Result<()> {
         let Some(id) = self.0.take() else { return Ok(()) };
         // SAFETY: the thread is there, as nothing has waited for it or detached it.
@@ -32,7 +32,6 @@ impl Thread {
 }
 
 impl Drop for Thread {
-    #[expect(unsafe_code, reason = "a call of the C library")]
     fn drop(&mut self) {
         if let Some(id) = self.0 {
             // SAFETY: as above.
@@ -57,7 +56,6 @@ pub(crate) fn spawn(
 /// Calls a function in a thread with a stack of this size, and waits for it: the calling thread may
 /// have the smallest stack that there is. No signal of the program's is delivered there.
 #[doc(hidden)]
-#[expect(unsafe_code, reason = "the thread borrows from this one, which waits for it")]
 pub fn on_stack<T: Send>(stack: usize, call: impl FnOnce() -> T + Send) -> io::Result<T> {
     let mut result = None;
     let run: Box<dyn FnOnce() + Send + '_> = Box::new(|| result = Some(call()));
@@ -69,7 +67,6 @@ pub fn on_stack<T: Send>(stack: usize, call: impl FnOnce() -> T + Send) -> io::R
 }
 
 /// Returns how often the scheduler has taken the core from the calling thread.
-#[expect(unsafe_code, reason = "a call of the C library")]
 pub(crate) fn involuntary_switches() -> i64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the structure has the size that the call fills in.
@@ -87,7 +84,6 @@ struct Start {
     run: Run,
 }
 
-#[expect(unsafe_code, reason = "calls of the C library")]
 fn start(name: &'static CStr, stack: usize, run: Run) -> io::Result<Thread> {
     let mut attributes = MaybeUninit::uninit();
     // SAFETY: it initializes them.
@@ -130,7 +126,6 @@ const fn is_refused() -> bool {
 }
 
 /// Entry point of a thread.
-#[expect(unsafe_code, reason = "called by the C library")]
 extern "C" fn first(start: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: it was handed over by `start`.
     let Start { name, run } = *unsafe { Box::from_raw(start.cast::<Start>()) };
@@ -155,7 +150,6 @@ struct Masked {
 }
 
 impl Masked {
-    #[expect(unsafe_code, reason = "calls of the C library")]
     fn new() -> io::Result<Self> {
         let mut all = MaybeUninit::uninit();
         // SAFETY: it initializes the set.
@@ -173,7 +167,6 @@ impl Masked {
 }
 
 impl Drop for Masked {
-    #[expect(unsafe_code, reason = "a call of the C library")]
     fn drop(&mut self) {
         // SAFETY: the set is one that this thread had. It fails only for an unknown first argument.
         unsafe {
@@ -183,7 +176,6 @@ impl Drop for Masked {
 }
 
 /// Unblocks the [synchronous](SYNCHRONOUS) signals in this thread.
-#[expect(unsafe_code, reason = "calls of the C library")]
 fn unblock_synchronous() {
     let mut set = MaybeUninit::uninit();
     // SAFETY: it initializes the set.

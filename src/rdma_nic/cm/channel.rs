@@ -1,4 +1,5 @@
 //! Event channels of `librdmacm`.
+#![allow(unsafe_code, reason = "calls of librdmacm")]
 
 use core::ptr::NonNull;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,18 +19,15 @@ pub(super) struct EventChannel {
 }
 
 // SAFETY: a channel of `librdmacm` may be used from any thread, and by many at a time.
-#[expect(unsafe_code, reason = "see above")]
 unsafe impl Send for EventChannel {}
 
 // SAFETY: as above.
-#[expect(unsafe_code, reason = "see above")]
 unsafe impl Sync for EventChannel {}
 
 impl EventChannel {
     pub(super) fn create(library: &'static CmLibrary) -> Result<Self, CallError> {
         const CALL: &str = "rdma_create_event_channel";
         // SAFETY: it takes nothing, and gives a channel or null.
-        #[expect(unsafe_code, reason = "see above")]
         let at = unsafe { (library.create_event_channel)() };
         let at = NonNull::new(at).ok_or_else(|| CallError { call: CALL, errno: last_errno() })?;
         let channel = Self { library, at };
@@ -49,20 +47,15 @@ impl EventChannel {
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel lives, and its descriptor never changes.
-        #[expect(unsafe_code, reason = "see above")]
         let fd = unsafe { (*self.at()).fd };
         // SAFETY: the descriptor is open as long as the channel lives, which is as long as `self`.
-        #[expect(unsafe_code, reason = "see above")]
-        unsafe {
-            BorrowedFd::borrow_raw(fd)
-        }
+        unsafe { BorrowedFd::borrow_raw(fd) }
     }
 }
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
         // SAFETY: ids on it hold it, so there is none; it is destroyed this once.
-        #[expect(unsafe_code, reason = "see above")]
         unsafe {
             (self.library.destroy_event_channel)(self.at());
         }

@@ -1,4 +1,5 @@
 //! Ids of `librdmacm`, each with an event channel of its own.
+#![allow(unsafe_code, reason = "calls of librdmacm")]
 
 use core::ffi::{CStr, c_int, c_void};
 use core::fmt;
@@ -86,11 +87,9 @@ pub(crate) struct SystemId {
 }
 
 // SAFETY: an id of `librdmacm` belongs to no thread.
-#[expect(unsafe_code, reason = "see above")]
 unsafe impl Send for SystemId {}
 
 // SAFETY: as above; the lock keeps threads apart that use one at a time.
-#[expect(unsafe_code, reason = "see above")]
 unsafe impl Sync for SystemId {}
 
 impl SystemId {
@@ -101,7 +100,6 @@ impl SystemId {
         let channel = EventChannel::create(library)?;
         let mut at = null_mut();
         // SAFETY: the channel lives, and there is room for the answer.
-        #[expect(unsafe_code, reason = "see above")]
         let code =
             unsafe { (library.create_id)(channel.at(), &raw mut at, null_mut(), RDMA_PS_TCP) };
         done("rdma_create_id", code)?;
@@ -118,7 +116,6 @@ impl SystemId {
         let library = listener.library;
         let Ok(channel) = EventChannel::create(library) else {
             // SAFETY: it is the id of a request that was just taken, which nothing else has.
-            #[expect(unsafe_code, reason = "see above")]
             let _: c_int = unsafe { (library.destroy_id)(at.as_ptr()) };
             return None;
         };
@@ -126,7 +123,6 @@ impl SystemId {
         let id = Self { library, at, lock: Mutex::default(), channel, device };
         // SAFETY: nothing else has the id; its events are on a channel that no thread reads,
         // because the listener's lock is held; and none of them waits to be acknowledged.
-        #[expect(unsafe_code, reason = "see above")]
         let code = unsafe { (library.migrate_id)(id.at.as_ptr(), id.channel.at()) };
         (done("rdma_migrate_id", code).is_ok() && id.is_own_device(&id.hold())).then_some(id)
     }
@@ -148,23 +144,19 @@ impl SystemId {
     /// Whether it belongs to the first port of the device, or to none yet.
     fn is_own_device(&self, _held: &MutexGuard<'_, ()>) -> bool {
         // SAFETY: the id lives, and its lock is held.
-        #[expect(unsafe_code, reason = "see above")]
         let rdma_cm_id { verbs, port_num, .. } = unsafe { *self.at.as_ptr() };
         if verbs.is_null() {
             return true;
         }
         // SAFETY: an id that has a device keeps it open.
-        #[expect(unsafe_code, reason = "see above")]
         let device = unsafe { (*verbs).device };
         // SAFETY: the device of an open one is there.
-        #[expect(unsafe_code, reason = "see above")]
         let name = unsafe { (self.device.library.get_device_name)(device) };
         if name.is_null() {
             return false;
         }
         // SAFETY: the library's name of a device ends with a zero, and is there as long as the
         // device is.
-        #[expect(unsafe_code, reason = "see above")]
         let name = unsafe { CStr::from_ptr(name) };
         name.to_bytes() == self.device.name.as_bytes() && port_num == PORT.0
     }
@@ -174,20 +166,14 @@ impl SystemId {
         let mut address = Storage::from(at);
         self.call("rdma_bind_addr", |library, id| {
             // SAFETY: the id lives, and the address is there until this returns.
-            #[expect(unsafe_code, reason = "see above")]
-            unsafe {
-                (library.bind_addr)(id, &raw mut address)
-            }
+            unsafe { (library.bind_addr)(id, &raw mut address) }
         })?;
         if !self.is_own_device(&self.hold()) {
             return Err(CallError { call: "rdma_bind_addr", errno: Errno::EADDRNOTAVAIL });
         }
         self.call("rdma_listen", |library, id| {
             // SAFETY: the id lives. Zero is the longest backlog there is.
-            #[expect(unsafe_code, reason = "see above")]
-            unsafe {
-                (library.listen)(id, 0)
-            }
+            unsafe { (library.listen)(id, 0) }
         })
     }
 
@@ -195,7 +181,6 @@ impl SystemId {
     pub(crate) fn addresses(&self) -> [Option<SocketAddr>; 2] {
         let _held = self.hold();
         // SAFETY: the id lives, and its lock is held.
-        #[expect(unsafe_code, reason = "see above")]
         let addr = unsafe { (*self.at.as_ptr()).route.addr };
         [addr.src_storage, addr.dst_storage].map(|bytes| Storage::new(bytes).to_addr())
     }
@@ -205,10 +190,7 @@ impl SystemId {
         self.call("rdma_set_option", |library, id| {
             let value: *mut c_void = (&raw mut tos).cast();
             // SAFETY: the id lives, and the value, of one byte, is there until this returns.
-            #[expect(unsafe_code, reason = "see above")]
-            unsafe {
-                (library.set_option)(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, value, 1)
-            }
+            unsafe { (library.set_option)(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, value, 1) }
         })
     }
 
@@ -223,10 +205,7 @@ impl SystemId {
         self.call("rdma_resolve_addr", |library, id| {
             let source = source.as_mut().map_or(null_mut(), |source| &raw mut *source);
             // SAFETY: the id lives, and the addresses are there until this returns.
-            #[expect(unsafe_code, reason = "see above")]
-            unsafe {
-                (library.resolve_addr)(id, source, &raw mut to, milliseconds(timeout))
-            }
+            unsafe { (library.resolve_addr)(id, source, &raw mut to, milliseconds(timeout)) }
         })
     }
 
@@ -234,10 +213,7 @@ impl SystemId {
     pub(crate) fn resolve_route(&self, timeout: Duration) -> Result<(), CallError> {
         self.call("rdma_resolve_route", |library, id| {
             // SAFETY: the id lives.
-            #[expect(unsafe_code, reason = "see above")]
-            unsafe {
-                (library.resolve_route)(id, milliseconds(timeout))
-            }
+            unsafe { (library.resolve_route)(id, milliseconds(timeout)) }
         })
     }
 
@@ -246,10 +222,7 @@ impl SystemId {
         self.call("rdma_connect", |library, id| {
             // SAFETY: the id lives, and the parameters with their data are there until this
             // returns.
-            #[expect(unsafe_code, reason = "see above")]
-            unsafe {
-                (library.connect)(id, &raw mut param)
-            }
+            unsafe { (library.connect)(id, &raw mut param) }
         })
     }
 
@@ -258,10 +231,7 @@ impl SystemId {
         self.call("rdma_accept", |library, id| {
             // SAFETY: the id lives, and the parameters with their data are there until this
             // returns.
-            #[expect(unsafe_code, reason = "see above")]
-            unsafe {
-                (library.accept)(id, &raw mut param)
-            }
+            unsafe { (library.accept)(id, &raw mut param) }
         })
     }
 
@@ -270,30 +240,21 @@ impl SystemId {
         let len = u8::try_from(data.len()).map_err(|_| too_long)?;
         self.call("rdma_reject", |library, id| {
             // SAFETY: the id lives, and so many bytes are there until this returns.
-            #[expect(unsafe_code, reason = "see above")]
-            unsafe {
-                (library.reject)(id, data.as_ptr().cast(), len)
-            }
+            unsafe { (library.reject)(id, data.as_ptr().cast(), len) }
         })
     }
 
     pub(crate) fn establish(&self) -> Result<(), CallError> {
         self.call("rdma_establish", |library, id| {
             // SAFETY: the id lives.
-            #[expect(unsafe_code, reason = "see above")]
-            unsafe {
-                (library.establish)(id)
-            }
+            unsafe { (library.establish)(id) }
         })
     }
 
     pub(crate) fn disconnect(&self) -> Result<(), CallError> {
         self.call("rdma_disconnect", |library, id| {
             // SAFETY: the id lives.
-            #[expect(unsafe_code, reason = "see above")]
-            unsafe {
-                (library.disconnect)(id)
-            }
+            unsafe { (library.disconnect)(id) }
         })
     }
 
@@ -304,10 +265,7 @@ impl SystemId {
         let mut mask: c_int = 0;
         self.call(CALL, |library, id| {
             // SAFETY: the id lives, and there is room for both answers.
-            #[expect(unsafe_code, reason = "see above")]
-            unsafe {
-                (library.init_qp_attr)(id, &raw mut attr, &raw mut mask)
-            }
+            unsafe { (library.init_qp_attr)(id, &raw mut attr, &raw mut mask) }
         })?;
         let invalid = CallError { call: CALL, errno: Errno::EINVAL };
         let mask = AttrMask::from_bits(mask.cast_unsigned()).ok_or(invalid)?;
@@ -320,7 +278,6 @@ impl SystemId {
         loop {
             let mut at: *mut rdma_cm_event = null_mut();
             // SAFETY: the channel lives, and there is room for the answer.
-            #[expect(unsafe_code, reason = "see above")]
             let code = unsafe { (self.library.get_cm_event)(self.channel.at(), &raw mut at) };
             if let Err(error) = done("rdma_get_cm_event", code) {
                 let is_none = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
@@ -328,12 +285,10 @@ impl SystemId {
             }
             let Some(at) = NonNull::new(at) else { return Ok(None) };
             // SAFETY: it is the event that was just taken, and nothing else has it.
-            #[expect(unsafe_code, reason = "see above")]
             let event = unsafe { *at.as_ptr() };
             let copied = copy(&event);
             // SAFETY: it is the event that was just taken, for the first time; nothing of it is
             // used afterwards.
-            #[expect(unsafe_code, reason = "see above")]
             let _: c_int = unsafe { (self.library.ack_cm_event)(at.as_ptr()) };
             if let Some(copied) = self.complete(copied, event.id, &held) {
                 return Ok(Some(copied));
@@ -374,7 +329,6 @@ impl Drop for SystemId {
     fn drop(&mut self) {
         // SAFETY: a `&mut` proves that nothing else uses the id, and none of its events waits to be
         // acknowledged. The channel is dropped after it.
-        #[expect(unsafe_code, reason = "see above")]
         let _: c_int = unsafe { (self.library.destroy_id)(self.at.as_ptr()) };
     }
 }
@@ -414,7 +368,6 @@ fn copy(event: &rdma_cm_event) -> Option<Event> {
     let kind = EventKind::from_code(event.event)?;
     // SAFETY: ids here are for reliable connections, whose events have these parameters; all of
     // them are numbers and a pointer, of which every pattern of bits is one.
-    #[expect(unsafe_code, reason = "see above")]
     let conn = unsafe { event.param.conn };
     let data: *const u8 = conn.private_data.cast();
     let private_data = if data.is_null() || conn.private_data_len == 0 {
@@ -422,7 +375,6 @@ fn copy(event: &rdma_cm_event) -> Option<Event> {
     } else {
         // SAFETY: so many bytes are there until the event is acknowledged, which the caller does
         // later.
-        #[expect(unsafe_code, reason = "see above")]
         PrivateData::of(unsafe {
             core::slice::from_raw_parts(data, usize::from(conn.private_data_len))
         })

@@ -1,4 +1,5 @@
 //! The functions of `librdmacm`, found when they are needed.
+#![allow(unsafe_code, reason = "functions of librdmacm, found by name")]
 
 use core::ffi::{c_int, c_void};
 use std::io;
