@@ -60,8 +60,6 @@
 //! - `replay`: captures held against the engine and the rules of the protocol. It contains
 //!   `analysis` and `conform`.
 //! - `tokio`: connections of [`net`] by futures, in `net::asynchronous`.
-//! - `raw_eth`: raw packet queue pairs, flow steering and RSS, for the `libibverbs.so.1` of
-//!   `tools/ibverbs`.
 //! - `parquet`: tables of packets, messages and connections (`roce decode --parquet`,
 //!   `roce flows --parquet`). It contains `cli`.
 //!
@@ -101,7 +99,7 @@
 //! | [`engine`] | a software RNIC as a state machine, told packets and time | time, random, counters, secret, wire, memory, verbs, table |
 //! | [`cm`] | the connection manager as a state machine, told messages, commands and time | time, counters, secret, wire, verbs, table |
 //! | [`link`] | ways onto a network, simulated or real; faults and taps around them | time, random, wire, verbs, capture |
-//! | `raw_eth` | raw packet queue pairs, flow steering and RSS: frames that are not RoCE; with the feature of this name | time, wire, verbs, engine, link |
+//! | [`raw_eth`] | raw packet queue pairs, flow steering and RSS: frames that are not RoCE | time, wire, verbs, engine, link |
 //! | [`nic`] | an engine on a link, and the thread that drives them: a software NIC that runs | time, wire, memory, verbs, device, engine, link, raw_eth |
 //! | [`ping`] | UD probes with six time stamps: prober and responder as state machines, on any device; what a fleet of them tells | time, secret, wire, verbs, device |
 //! | [`ibverbs`] | the C ABI of `libibverbs`, and the files that its devices have | wire, verbs, link |
@@ -124,13 +122,15 @@
 //! - An error names the layer or the offset, what was needed and what was there.
 //! - Facts about an opcode stand in one table; the layout of a header in one declaration.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("roce needs Linux: its links, its memory and its event queues are built on it");
+
 #[cfg(feature = "analysis")]
 pub mod analysis;
 pub mod capture;
 pub mod cm;
 #[cfg(feature = "conform")]
 pub mod conform;
-#[cfg(target_os = "linux")]
 pub mod connect;
 #[cfg(feature = "conform")]
 pub mod control;
@@ -138,13 +138,10 @@ mod counters;
 pub mod decode;
 pub mod device;
 pub mod engine;
-#[cfg(target_os = "linux")]
 pub mod group;
-#[cfg(target_os = "linux")]
 pub mod ibverbs;
 pub mod link;
 pub mod memory;
-#[cfg(target_os = "linux")]
 pub mod net;
 pub mod nic;
 #[cfg(feature = "analysis")]
@@ -153,9 +150,7 @@ pub mod ping;
 pub mod pool;
 pub mod proof;
 mod random;
-#[cfg(feature = "raw_eth")]
 pub mod raw_eth;
-#[cfg(target_os = "linux")]
 pub mod rdma_nic;
 #[cfg(feature = "replay")]
 pub mod replay;

@@ -1,7 +1,6 @@
 //! The C ABI of `libibverbs` and `librdmacm`, asked of a C compiler and the headers that are
 //! installed: every size, every offset, every number of `roce::ibverbs::table` and of the
 //! enumerations and flags of `roce::verbs`.
-#![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
 #[path = "common/process.rs"]

@@ -6,7 +6,6 @@
     clippy::disallowed_methods,
     reason = "a test that cannot go on fails, and a wire has a clock"
 )]
-#![cfg(target_os = "linux")]
 
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr};

@@ -1,6 +1,5 @@
 //! Links over UDP sockets: on loopback, and on wires of the tests' own where every frame is looked
 //! at.
-#![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod common;

@@ -1,6 +1,5 @@
 //! Tests that cannot run on this machine are skipped and named, and fail where nothing may be
 //! skipped.
-#![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "common/needs.rs"]

@@ -48,7 +48,6 @@ pub struct Config {
     pub quantum: usize,
     /// Maximum length of a raw frame, from its Ethernet header on; zero if there are no raw packet
     /// queue pairs.
-    #[cfg(feature = "raw_eth")]
     pub frame_max: usize,
     /// Limits of objects and queues.
     pub limits: Limits,
@@ -159,7 +158,6 @@ impl Config {
             pin_source_port: true,
             cnp_interval: Duration::from_micros(50),
             quantum: 16,
-            #[cfg(feature = "raw_eth")]
             frame_max: 0,
             limits: Limits::DEFAULT,
         }

@@ -36,7 +36,6 @@ pub(super) struct Env {
     pub(super) active: VecDeque<SlotId>,
     pub(super) events: VecDeque<Event>,
     /// Raw frames to send.
-    #[cfg(feature = "raw_eth")]
     pub(super) frames: VecDeque<Vec<u8>>,
     /// Memory that queues take, and may take.
     pub(super) promised: Promised,
@@ -60,7 +59,6 @@ impl Env {
             peer_windows: PeerWindows::new(config.peer_window_bytes),
             active: VecDeque::new(),
             events: VecDeque::new(),
-            #[cfg(feature = "raw_eth")]
             frames: VecDeque::new(),
             promised: Promised::new(limits.bytes),
             counters: Counters::default(),
@@ -87,10 +85,7 @@ impl Env {
     /// Whether so many raw frames wait that no queue pair may send.
     #[inline]
     pub(super) fn is_frame_queue_full(&self) -> bool {
-        #[cfg(feature = "raw_eth")]
-        return self.frames.len() >= super::frames::FRAMES_MAX;
-        #[cfg(not(feature = "raw_eth"))]
-        return false;
+        self.frames.len() >= super::frames::FRAMES_MAX
     }
 
     pub(super) fn count(&mut self, counter: Counter) {

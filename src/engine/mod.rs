@@ -54,7 +54,6 @@ mod config;
 mod counters;
 mod cq;
 mod env;
-#[cfg(feature = "raw_eth")]
 mod frames;
 mod keys;
 mod multicast;

@@ -328,7 +328,6 @@ impl Engine {
             return Err(CreateError::TooLarge("the inline data"));
         }
         match init.qp_type {
-            #[cfg(feature = "raw_eth")]
             QpType::RawPacket if self.env.config.frame_max > 0 && srq.is_none() => Ok(()),
             QpType::RawPacket | QpType::Driver => {
                 Err(CreateError::Invalid("the device has no queue pairs of this type"))

@@ -43,69 +43,34 @@ use crate::verbs::Mtu;
 use crate::wire::{Batch, Gid, Path, Qpn, Received};
 
 mod cable;
-#[cfg(target_os = "linux")]
 mod error;
 pub mod fault;
 mod gid_table;
-#[cfg(target_os = "linux")]
 pub mod interface;
 pub mod mem;
-#[cfg(target_os = "linux")]
 mod monitor;
-#[cfg(target_os = "linux")]
 mod named;
-#[cfg(target_os = "linux")]
 mod netlink;
-#[cfg(target_os = "linux")]
 pub mod raw;
-#[cfg(target_os = "linux")]
 pub mod route;
-#[cfg(target_os = "linux")]
 mod spec;
-#[cfg(target_os = "linux")]
 mod sys;
 pub mod tap;
 #[cfg(test)]
 mod testing;
-#[cfg(target_os = "linux")]
 pub mod udp;
 
 pub use cable::cable;
-#[cfg(target_os = "linux")]
 pub use error::OpenError;
 pub use gid_table::{GidRow, GidTable};
-#[cfg(target_os = "linux")]
 pub use named::{NamedSpec, NamedSpecError};
-#[cfg(target_os = "linux")]
 pub use spec::{Spec, SpecError};
-#[cfg(target_os = "linux")]
 pub(crate) use sys::fork::ProcessMark;
-#[cfg(target_os = "linux")]
 #[doc(hidden)]
 pub use sys::thread::on_stack;
-#[cfg(all(test, target_os = "linux", feature = "raw_eth"))]
+#[cfg(test)]
 pub(crate) use sys::thread::tests::without_threads;
-#[cfg(target_os = "linux")]
 pub(crate) use sys::thread::{Thread, involuntary_switches, spawn};
-
-/// A thread. Only on Linux are signals blocked in it.
-#[cfg(not(target_os = "linux"))]
-pub(crate) type Thread = std::thread::JoinHandle<()>;
-
-/// Returns 0: involuntary context switches are counted on Linux only.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn involuntary_switches() -> i64 {
-    0
-}
-
-/// Starts a thread.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn spawn(
-    name: &'static core::ffi::CStr,
-    run: impl FnOnce() + Send + 'static,
-) -> io::Result<Thread> {
-    std::thread::Builder::new().name(name.to_string_lossy().into_owned()).spawn(run)
-}
 
 /// Starts a detached thread with signals blocked.
 #[doc(hidden)]

@@ -14,7 +14,6 @@ use crate::verbs::EventType;
 pub(super) struct Core {
     pub(super) engine: Engine,
     /// Steers the frames of raw packet queue pairs.
-    #[cfg(feature = "raw_eth")]
     pub(super) steering: crate::raw_eth::Steering,
     /// The completion channels of CQs that have one.
     pub(super) channels: BTreeMap<CqHandle, Arc<EventQueue<CqHandle>>>,
@@ -60,10 +59,7 @@ impl Core {
     /// Whether there are raw frames to send.
     #[inline]
     pub(super) fn has_frames(&self) -> bool {
-        #[cfg(feature = "raw_eth")]
-        return self.engine.has_frames();
-        #[cfg(not(feature = "raw_eth"))]
-        return false;
+        self.engine.has_frames()
     }
 
     /// Delivers the engine's events.

@@ -230,10 +230,7 @@ impl Device for SoftNic {
     }
 
     fn destroy_qp(&self, qp: QpHandle) -> Result<(), DestroyError> {
-        #[cfg(feature = "raw_eth")]
         self.steer(|steering, engine| steering.destroy_qp(engine, qp))?;
-        #[cfg(not(feature = "raw_eth"))]
-        self.command(|engine| engine.destroy_qp(qp))?;
         self.shared.set_qpn_filter();
         Ok(())
     }

@@ -58,7 +58,6 @@ mod poll;
 mod port;
 mod poster;
 mod progress;
-#[cfg(feature = "raw_eth")]
 mod raw_eth;
 mod shared;
 mod spin;
@@ -110,7 +109,6 @@ pub struct SoftNic {
     async_events: Arc<EventQueue<AsyncEvent>>,
     progress: Option<Thread>,
     /// Receives frames of any protocol, if the link carries them.
-    #[cfg(feature = "raw_eth")]
     listener: Option<crate::raw_eth::Listener>,
     /// Closes queue pair 1, if it was opened.
     gsi: Mutex<Option<GsiCloser>>,
@@ -127,20 +125,13 @@ impl SoftNic {
     /// Starts a NIC on a link; `configure` may change the default configuration.
     pub fn start_with(link: Link, configure: impl FnOnce(&mut Config)) -> io::Result<Self> {
         let Link { sender, receiver, port, frames, monitor } = link;
-        #[cfg(feature = "raw_eth")]
         let frames: Option<Arc<dyn crate::link::Frames>> = frames.map(Arc::from);
-        // Only raw packet queue pairs use them.
-        #[cfg(not(feature = "raw_eth"))]
-        drop(frames);
         let Some(first) = port.gids.first() else {
             return Err(io::Error::other(format!("{} has no address", port.name)));
         };
         let mut config = Config::new(*first);
         (config.gids, config.port_mtu) = (port.gids.clone(), port.mtu);
-        #[cfg(feature = "raw_eth")]
-        {
-            config.frame_max = frames.as_ref().map_or(0, |frames| frames.len_max());
-        }
+        config.frame_max = frames.as_ref().map_or(0, |frames| frames.len_max());
         config.ack_delay = DELAYED_ACK_MAX;
         config.limits = config.limits.within(memory_budget::for_objects());
         // A peer's receive buffer is assumed to be as large as this one. The kernel's own overhead
@@ -153,7 +144,6 @@ impl SoftNic {
         let async_events = Arc::new(EventQueue::new()?);
         let core = Core {
             engine: Engine::new(config, Seed::from_system()?),
-            #[cfg(feature = "raw_eth")]
             steering: raw_eth::steering(frames.as_deref()),
             channels: BTreeMap::new(),
             async_events: Arc::clone(&async_events),
@@ -163,11 +153,7 @@ impl SoftNic {
         };
         // Without a monitor the NIC works, and raises no events of its port.
         let port_watch = monitor.and_then(|monitor| PortWatch::new(monitor).ok());
-        let tx = Tx::new(
-            sender,
-            #[cfg(feature = "raw_eth")]
-            frames.clone(),
-        )?;
+        let tx = Tx::new(sender, frames.clone())?;
         let shared = Shared::new(core, tx, receiver, port_watch)?;
         shared.set_qpn_filter();
         let thread = Arc::clone(&shared);
@@ -177,7 +163,6 @@ impl SoftNic {
             port,
             async_events,
             progress: Some(progress),
-            #[cfg(feature = "raw_eth")]
             listener: frames.map(crate::raw_eth::Listener::new),
             gsi: Mutex::new(None),
             kept: None,

@@ -142,7 +142,7 @@ impl SoftNic {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
     use std::io;
     use std::net::Ipv4Addr;

@@ -24,23 +24,16 @@ pub(super) struct Tx {
     /// Time at which the link wants to be called again, because it holds packets back.
     deadline: Option<Instant>,
     /// Sends frames of raw packet queue pairs.
-    #[cfg(feature = "raw_eth")]
     frames: Option<std::sync::Arc<dyn crate::link::Frames>>,
 }
 
 impl Tx {
     pub(super) fn new(
         sender: Box<dyn Sender>,
-        #[cfg(feature = "raw_eth")] frames: Option<std::sync::Arc<dyn crate::link::Frames>>,
+        frames: Option<std::sync::Arc<dyn crate::link::Frames>>,
     ) -> io::Result<Self> {
         let batch = Batch::try_bounded(BATCH, BATCH_BYTES)?;
-        Ok(Self {
-            sender,
-            batch,
-            deadline: None,
-            #[cfg(feature = "raw_eth")]
-            frames,
-        })
+        Ok(Self { sender, batch, deadline: None, frames })
     }
 
     pub(super) fn counters(&self) -> Vec<(&'static str, u64)> {
@@ -153,7 +146,6 @@ impl Shared {
                 core.deliver();
                 (count, core.engine.poll_timeout(), core.has_frames())
             };
-            #[cfg(feature = "raw_eth")]
             if let Some(frames) = tx.frames.as_ref().filter(|_| has_frames) {
                 self.send_frames(now, &**frames);
             }

@@ -59,7 +59,6 @@ mod wc;
 mod wr;
 
 pub use attr::*;
-#[cfg(feature = "raw_eth")]
 pub(crate) use codes::{codes, names};
 pub use connect::{Connect, ConnectError, Endpoint};
 pub use device_attr::*;

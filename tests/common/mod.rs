@@ -10,9 +10,7 @@
 
 #[cfg(feature = "cli")]
 pub mod command;
-#[cfg(target_os = "linux")]
 pub mod needs;
-#[cfg(target_os = "linux")]
 pub mod netns;
 pub mod process;
 pub mod tmp;

@@ -9,7 +9,6 @@
     reason = "a test that cannot go on fails"
 )]
 
-#[cfg(target_os = "linux")]
 mod connections;
 mod errors;
 mod events;

@@ -19,7 +19,6 @@ mod memory;
 mod objects;
 mod pair;
 mod posting;
-#[cfg(feature = "raw_eth")]
 mod raw_eth;
 mod refusals;
 mod requester;

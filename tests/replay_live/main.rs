@@ -1,6 +1,5 @@
 //! `roce replay --to` a soft NIC as users run it: the peer executes the capture, and its memory
 //! holds what was written.
-#![cfg(target_os = "linux")]
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,

@@ -18,7 +18,6 @@
 mod ack;
 mod attr;
 mod modify;
-#[cfg(feature = "raw_eth")]
 mod raw;
 mod rx;
 mod tx;
@@ -333,7 +332,6 @@ impl Qp {
     }
 
     /// Receives a raw frame, or names the reason to drop it.
-    #[cfg(feature = "raw_eth")]
     pub(super) fn receive_frame(&mut self, frame: &[u8], env: &mut Env) -> Result<(), Counter> {
         let completed = raw::receive(&mut self.rx, frame, &self.attr, env)?;
         self.check(completed, env);

@@ -6,7 +6,6 @@ use super::super::super::send_queue::{SendWqe, packets};
 use super::super::super::sge::gather;
 use super::super::super::{Counter, peer_window};
 use super::super::attr::Attributes;
-#[cfg(feature = "raw_eth")]
 use super::super::raw;
 use super::super::{Failure, ud};
 use super::headers::{pad_for, position, put_headers, request_opcode};
@@ -56,7 +55,6 @@ impl Tx {
             {
                 self.fail_at_head(index, WcStatus::LocLenErr, attr, env)
             }
-            #[cfg(feature = "raw_eth")]
             _ if attr.kind == crate::verbs::QpType::RawPacket => {
                 raw::transmit(self, &wqe, attr, env)
             }
