@@ -5,8 +5,8 @@
 //! $ cargo run --example ud_probe -- udp:127.0.0.2 127.0.0.1        # probes it, on four paths
 //! ```
 //!
-//! Across machines use the addresses of their interfaces, or `verbs:mlx5_0` for an RNIC. `roce
-//! ping` does more of it.
+//! Across machines use the addresses of their interfaces, or `verbs:mlx5_0` for an RNIC.
+//! `roce ping` does more of it.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};

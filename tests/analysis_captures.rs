@@ -70,8 +70,8 @@ fn public(name: &str) -> Option<PathBuf> {
     found.then_some(path)
 }
 
-/// Status, opcode and length of each completion of a log: `client wc WR_ID STATUS op OPCODE len
-/// BYTES`.
+/// Status, opcode and length of each completion of a log:
+/// `client wc WR_ID STATUS op OPCODE len BYTES`.
 fn completions(name: &str) -> Vec<(u32, u32, u64)> {
     let logs = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/completions");
     let text = fs::read_to_string(logs.join(name)).unwrap();

@@ -37,8 +37,8 @@ macro_rules! op {
 
 /// Declares structures and unions of C: `struct name { field: type }`. One that C gives no name
 /// says where it is: `struct name in "struct outer" at "path"`. A field that C calls otherwise,
-/// because it stands for an unnamed union, says by which of its names it is found there: `field as
-/// "name": type`. `LAYOUTS` lists them all.
+/// because it stands for an unnamed union, says by which of its names it is found there:
+/// `field as "name": type`. `LAYOUTS` lists them all.
 macro_rules! layouts {
     ($($(#[$doc:meta])* $kind:ident $name:ident $(in $outer:literal at $path:literal)? {
         $($field:ident $(as $c_field:literal)?: $type:ty,)*

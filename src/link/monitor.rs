@@ -14,8 +14,8 @@ use super::{PortMonitor, PortStatus};
 use crate::verbs::Mtu;
 use crate::wire::Gid;
 
-/// Changes of interfaces and of their addresses: `RTMGRP_LINK | RTMGRP_IPV4_IFADDR |
-/// RTMGRP_IPV6_IFADDR`.
+/// Changes of interfaces and of their addresses:
+/// `RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR`.
 const ANNOUNCED: u32 = 0x1 | 0x10 | 0x100;
 
 /// Addresses of its interface that a link uses.

@@ -14,8 +14,8 @@
 //! | [`PathStats`], [`Histogram`] | counts and delays of many probes |
 //! | [`mesh`] | diagnosis of a fleet from its probes: a bad NIC, a bad path, a slow host |
 //!
-//! How the two sides learn each other's [`Address`] is up to the program; `roce ping` asks `roce
-//! serve` over TCP.
+//! How the two sides learn each other's [`Address`] is up to the program; `roce ping` asks
+//! `roce serve` over TCP.
 //!
 //! # Paths
 //!

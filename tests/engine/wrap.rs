@@ -1,5 +1,5 @@
-//! Sequence numbers that wrap. The whole circle is walked where it is small: `RUSTFLAGS="--cfg
-//! roce_narrow_psn"`.
+//! Sequence numbers that wrap. The whole circle is walked where it is small:
+//! `RUSTFLAGS="--cfg roce_narrow_psn"`.
 
 use roce::engine::MrAttr;
 use roce::verbs::{QpCap, QpCreate, QpInitAttr, QpType};

@@ -7,9 +7,9 @@
 //! ([`model`]); what came of it must be what the model says ([`check`]), or where chance decides,
 //! something that may come of it ([`lax`], [`races`]). And it must end.
 //!
-//! `cargo test --test simulation` runs some hundred seeds. More: `ROCE_SEEDS=100000 cargo test
-//! --release --test simulation`. One: `ROCE_SEED=17 cargo test --test simulation -- --nocapture`,
-//! as a failure says.
+//! `cargo test --test simulation` runs some hundred seeds. More:
+//! `ROCE_SEEDS=100000 cargo test --release --test simulation`. One:
+//! `ROCE_SEED=17 cargo test --test simulation -- --nocapture`, as a failure says.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,

@@ -1,7 +1,8 @@
 /* How much work many threads do on one device, as a share of what one thread does.
  *
- * Each thread makes a completion queue and two queue pairs that are connected to each other, has 2,048 messages delivered
- * one at a time, destroys them, and begins again. Messages are READs, or SENDs into shared receive queues. */
+ * Each thread makes a completion queue and two queue pairs that are connected to each other, has
+ * 2,048 messages delivered one at a time, destroys them, and begins again. Messages are READs,
+ * or SENDs into shared receive queues. */
 #include <infiniband/verbs.h>
 
 #include <errno.h>
@@ -107,7 +108,8 @@ static void *work(void *number) {
         }
         CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_qp(peer) && !ibv_destroy_cq(sends) && !ibv_destroy_cq(receives));
     }
-    /* With shared receive queues, a message of another thread may be on its way into this one's memory. */
+    /* With shared receive queues, a message of another thread may be on its way into this one's
+     * memory. */
     if (!srq) CHECK(!ibv_dereg_mr(mr));
     return NULL;
 }

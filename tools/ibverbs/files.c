@@ -1,6 +1,7 @@
-// The files that a kernel has for its devices, where no mount namespace can show them. `roce run` writes them into a
-// directory and preloads this library, which redirects paths of devices to that directory: below it are real files and
-// directories, so everything that takes a descriptor works on them. All other paths are libc's.
+// The files that a kernel has for its devices, where no mount namespace can show them. `roce run`
+// writes them into a directory and preloads this library, which redirects paths of devices to that
+// directory: below it are real files and directories, so everything that takes a descriptor works
+// on them. All other paths are libc's.
 //
 // Paths that libc hands out, as from realpath() and getcwd(), lose the directory again.
 //
@@ -48,7 +49,8 @@ char *__getcwd_chk(char *to, size_t size, size_t room);
     DO(opendir) DO(scandir) DO(scandir64) DO(scandirat) DO(scandirat64) DO(glob) DO(glob64) DO(chdir)                  \
     DO(getxattr) DO(lgetxattr) DO(listxattr) DO(llistxattr)
 
-// The same functions of libc, or of what is preloaded behind this: found once, before a program forks between others.
+// The same functions of libc, or of what is preloaded behind this: found once, before a program
+// forks between others.
 #define DECLARE(name) static __typeof__(&name) next_##name;
 ALL(DECLARE)
 
@@ -91,8 +93,8 @@ struct path {
     char text[PATH_MAX];
 };
 
-// The first directory that a path is below; what follows it is behind *rest. The parts before it are none of symbolic
-// links, so "..", "." and "//" mean what they say.
+// The first directory that a path is below; what follows it is behind *rest. The parts before it
+// are none of symbolic links, so "..", "." and "//" mean what they say.
 static const char *directory_of(const char *path, const char **rest) {
     char start[64] = "";
     size_t ends[PARTS + 1] = {0}, parts = 0;
@@ -143,7 +145,8 @@ static struct path *redirect(const char *path, struct path *found) {
     struct path found_;                                                                                                \
     struct path *found = redirect(path, &found_);
 
-// What is left of a path that libc found, without the directory of the files; null if it is not below it.
+// What is left of a path that libc found, without the directory of the files; null if it is not
+// below it.
 static char *strip(char *path) {
     const char *to = root;
     size_t length = to ? strlen(to) : 0;
@@ -166,7 +169,8 @@ static int is_denied(const struct path *found, int flags) {
     return denied;
 }
 
-// The device of librdmacm is opened by libibverbs.so.1, which is behind this library and has a function of this name, too.
+// The device of librdmacm is opened by libibverbs.so.1, which is behind this library and has a
+// function of this name, too.
 static int opens_cm(const struct path *found) {
     const char *to = root;
     return found->char_device && to && strcmp(found->to + strlen(to), CM_DEVICE) == 0;

@@ -1,4 +1,5 @@
-// Writes a file to a logical unit by libiscsi, reads it back and compares: for tools/ibverbs/programs.
+// Writes a file to a logical unit by libiscsi, reads it back and compares: for
+// tools/ibverbs/programs.
 //
 //   iser URL FILE
 #include <iscsi/iscsi.h>

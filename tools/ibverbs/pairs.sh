@@ -1,5 +1,5 @@
-# For scripts that run both sides of a program: waiting for the server, and reading the result. To be sourced.
-# shellcheck shell=bash
+# For scripts that run both sides of a program: waiting for the server, and reading the result. To
+# be sourced. shellcheck shell=bash
 
 listening() { # PORT [PID]: until a program listens at the port; fails if the process ends, or after four seconds
     local hex

@@ -1,5 +1,5 @@
-//! `RDMA_NL_NLDEV`: what the kernel tells of RDMA devices, ports and counters, as `rdma dev`, `rdma
-//! link` and `rdma statistic` of iproute2 ask for it.
+//! `RDMA_NL_NLDEV`: what the kernel tells of RDMA devices, ports and counters, as `rdma dev`,
+//! `rdma link` and `rdma statistic` of iproute2 ask for it.
 
 use std::ffi::c_int;
 

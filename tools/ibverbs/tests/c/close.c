@@ -1,5 +1,5 @@
-/* A device is closed with objects left open: its descriptors are closed, what was left is refused, and other contexts of the
- * device are as before. Two devices. */
+/* A device is closed with objects left open: its descriptors are closed, what was left is
+ * refused, and other contexts of the device are as before. Two devices. */
 #include "verbs.h"
 
 #include <fcntl.h>
@@ -47,8 +47,8 @@ static void leave_all(void) {
     CHECK(ibv_dereg_mr(here.mr) && ibv_dealloc_pd(here.pd));
 }
 
-/* One of two contexts is closed with a connected queue pair in it: nothing answers there any more, and the other context
- * works as before. */
+/* One of two contexts is closed with a connected queue pair in it: nothing answers there any
+ * more, and the other context works as before. */
 static void close_one_of_two(void) {
     struct address a = make_end(&here, 0), b = make_end(&there, 1), c = make_end(&third, 0);
     connect_end(&here, &b, 1);
@@ -66,7 +66,8 @@ static void close_one_of_two(void) {
     destroy_end(&there);
 }
 
-/* Channels and the descriptor of asynchronous events are never writable, and readable when there is an event. */
+/* Channels and the descriptor of asynchronous events are never writable, and readable when there
+ * is an event. */
 static void descriptors_are_read_only(void) {
     make_end(&here, 0);
     struct ibv_comp_channel *channel = ibv_create_comp_channel(here.context);
@@ -93,8 +94,8 @@ static void descriptors_are_read_only(void) {
     destroy_end(&here);
 }
 
-/* A program may read from a channel's descriptor, or close it before it destroys the channel, as owners of descriptors do:
- * completions then neither end the program nor block it. */
+/* A program may read from a channel's descriptor, or close it before it destroys the channel, as
+ * owners of descriptors do: completions then neither end the program nor block it. */
 static void program_uses_the_descriptor(int closes) {
     make_end(&here, 0);
     struct ibv_comp_channel *channel = ibv_create_comp_channel(here.context);

@@ -1,8 +1,8 @@
-/* A listener whose program is slow, a flood of requests from one address, and a request from another: the listener's backlog
-   is bounded, and the flood keeps the other out of it only as long as it takes to forget the flood's oldest. It says what
-   is wrong, or that all is fine.
-
-   cm_backlog SERVER STRANGER HONEST: the addresses of three NICs of this program. */
+/* A listener whose program is slow, a flood of requests from one address, and a request from
+ * another: the listener's backlog is bounded, and the flood keeps the other out of it only as
+ * long as it takes to forget the flood's oldest. It says what is wrong, or that all is fine.
+ *
+ * cm_backlog SERVER STRANGER HONEST: the addresses of three NICs of this program. */
 #include "cm.h"
 
 #include <fcntl.h>
@@ -22,7 +22,8 @@ static struct rdma_cm_id *request(struct rdma_event_channel *channel, const char
     return id;
 }
 
-/* Whether a request of this address is among those that wait, of which there are at most as many as the backlog says. */
+/* Whether a request of this address is among those that wait, of which there are at most as many
+ * as the backlog says. */
 static int waits(struct rdma_event_channel *channel, const char *from) {
     int found = 0;
     struct rdma_cm_event *event;
@@ -47,7 +48,8 @@ int main(int count, char **words) {
     for (int i = 0; i < FLOOD; i++)
         request(asking, words[2], words[1], 1000 + i);
     request(asking, words[3], words[1], 1);
-    /* Its datagram takes no longer on any machine; a REQ that was dropped comes once more, within the room that is left. */
+    /* Its datagram takes no longer on any machine; a REQ that was dropped comes once more,
+     * within the room that is left. */
     sleep(1);
     CHECK(waits(listening, words[3]));
     puts("fine");

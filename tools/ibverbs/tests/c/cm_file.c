@@ -1,5 +1,6 @@
-/* The device of librdmacm as a file: what poll, dup, fcntl, fork, close and cancellation do to it, and what it says to
-   commands that make no sense. It connects to itself. It says what is wrong, or that all is fine. */
+/* The device of librdmacm as a file: what poll, dup, fcntl, fork, close and cancellation do to
+ * it, and what it says to commands that make no sense. It connects to itself. It says what is
+ * wrong, or that all is fine. */
 #define _GNU_SOURCE
 #include "verbs.h"
 
@@ -210,7 +211,8 @@ static void arrives(int fd, int id, int from)
     CHECK(read(from, bytes, sizeof bytes) == sizeof(struct rdma_ucm_cmd_hdr) + sizeof body);
 }
 
-/* A number that was a channel until it was closed in one way or another, while a copy of it keeps the channel. */
+/* A number that was a channel until it was closed in one way or another, while a copy of it
+ * keeps the channel. */
 static void reused(void)
 {
     int ends[2], fd = open_channel(), copy = dup(fd);
@@ -337,13 +339,15 @@ static void linger(void)
     usleep(300 * 1000);
 }
 
-/* A thread that asks for events while another one is in exit() gets none, and no error that would make it end the process. */
+/* A thread that asks for events while another one is in exit() gets none, and no error that
+ * would make it end the process. */
 static void exits(void)
 {
     pid_t child = fork();
     CHECK(child >= 0);
     if (!child) {
-        /* Handlers run in reverse: this one after the library's, which is registered with the first channel. */
+        /* Handlers run in reverse: this one after the library's, which is registered with the
+         * first channel. */
         CHECK(!atexit(linger));
         exit_channel = open(DEVICE, O_RDWR | O_NONBLOCK);
         CHECK(exit_channel >= 0);

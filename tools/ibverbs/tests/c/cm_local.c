@@ -1,7 +1,8 @@
-/* Addresses that mean this host, over librdmacm in one program: loopback addresses that no NIC has are bound as wildcards,
-   and the unspecified address and loopback are reached. It says what is wrong, or that all is fine.
-
-   cm_local OWN: the program has one NIC, at the loopback address OWN. */
+/* Addresses that mean this host, over librdmacm in one program: loopback addresses that no NIC
+ * has are bound as wildcards, and the unspecified address and loopback are reached. It says what
+ * is wrong, or that all is fine.
+ *
+ * cm_local OWN: the program has one NIC, at the loopback address OWN. */
 #include "cm.h"
 
 static struct rdma_event_channel *channel;

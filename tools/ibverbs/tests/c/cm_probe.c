@@ -1,8 +1,9 @@
-/* What librdmacm says: some 180 calls and 60 events, with both sides of every connection in this process. Each call prints its
-   result and error number, each event what comes with it, and after each step ids and queue pairs print what they are. What is
-   printed on the kernel's rxe is in testdata/cm/probe.rxe.txt; tools/ibverbs/probe compares it with a soft NIC.
-
-     cm_probe ADDRESS    # of a device of this host; 192.0.2.77 and 10.9.0.99 must not answer */
+/* What librdmacm says: some 180 calls and 60 events, with both sides of every connection in this
+ * process. Each call prints its result and error number, each event what comes with it, and
+ * after each step ids and queue pairs print what they are. What is printed on the kernel's rxe
+ * is in testdata/cm/probe.rxe.txt; tools/ibverbs/probe compares it with a soft NIC.
+ *
+ * cm_probe ADDRESS    # of a device of this host; 192.0.2.77 and 10.9.0.99 must not answer */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,5 +1,6 @@
-/* librdmacm as a library that is loaded later, in a program that is linked with neither it nor libibverbs, as by Python or by
-   a plug-in. It creates, binds and destroys an id, and says that all is fine. */
+/* librdmacm as a library that is loaded later, in a program that is linked with neither it nor
+ * libibverbs, as by Python or by a plug-in. It creates, binds and destroys an id, and says that
+ * all is fine. */
 #include <rdma/rdma_cma.h>
 
 #include <arpa/inet.h>

@@ -1,5 +1,5 @@
-/* What rdma-core's own tests leave out of the extended verbs, on one soft NIC: two connected queue pairs of one program.
-   It says what is wrong, or that all is fine. */
+/* What rdma-core's own tests leave out of the extended verbs, on one soft NIC: two connected
+ * queue pairs of one program. It says what is wrong, or that all is fine. */
 #include "verbs.h"
 
 #include <time.h>

@@ -1,5 +1,6 @@
-// The files of a device, in every way in which a program looks at one; those of none; and all other files.
-// With "dump", everything that there is: to be compared between the forms that the files have.
+// The files of a device, in every way in which a program looks at one; those of none; and all other
+// files. With "dump", everything that there is: to be compared between the forms that the files
+// have.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>

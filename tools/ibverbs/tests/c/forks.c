@@ -18,7 +18,8 @@ static void ended_well(pid_t child) {
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* Of what is open here a child has nothing: every call says so at once, and none of them disturbs this process. */
+/* Of what is open here a child has nothing: every call says so at once, and none of them
+ * disturbs this process. */
 static void child_that_tries(void) {
     struct ibv_wc wc;
     CHECK(ibv_poll_cq(here.sends, 1, &wc) < 0);
@@ -55,8 +56,8 @@ static void child_that_becomes_another(int before) {
     CHECK(!"sh is there");
 }
 
-/* A child has closed its copies of the library's sockets, and uses their numbers for files of its own. Its own child must
- * not close those. */
+/* A child has closed its copies of the library's sockets, and uses their numbers for files of
+ * its own. Its own child must not close those. */
 static void child_that_forks(void) {
     int files[64];
     for (int i = 0; i < 64; i++)
@@ -129,7 +130,8 @@ static pid_t victim(const int to_it[2], const int from_it[2]) {
     return child;
 }
 
-/* The peer of a process that was killed gets an error, and its address is free at once, again and again. */
+/* The peer of a process that was killed gets an error, and its address is free at once, again
+ * and again. */
 static void kills(void) {
     for (int round = 0; round < 3; round++) {
         int to_it[2], from_it[2];
@@ -183,8 +185,8 @@ static void *lists_devices(void *unused) {
     return unused;
 }
 
-/* Children list devices, too, while other threads of their parent did so when they were forked; with a device open in the
- * parent, and without. */
+/* Children list devices, too, while other threads of their parent did so when they were forked;
+ * with a device open in the parent, and without. */
 static void forks_while_others_list(int open) {
     pthread_t threads[2];
     if (open) make_end(&here, 0);

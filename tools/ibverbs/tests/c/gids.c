@@ -1,10 +1,12 @@
-// The GID table of a device with one address: where programs find it, and what is refused. And the name of a device.
+// The GID table of a device with one address: where programs find it, and what is refused. And the
+// name of a device.
 #include "verbs.h"
 
 // No header has it, but programs call it.
 int ibv_read_sysfs_file(const char *directory, const char *file, char *text, size_t size);
 
-// What a device has to say in a file: 0 if it is this, the error number of reading it, or less than none.
+// What a device has to say in a file: 0 if it is this, the error number of reading it, or less than
+// none.
 static int says(const char *file, const char *wanted) {
     char text[64] = {0};
     if (ibv_read_sysfs_file("/sys/class/infiniband/mlx5_0/ports/1", file, text, sizeof text) < 0)

@@ -1,5 +1,5 @@
-/* Structures that are not, or no longer, what they seem: control verbs refuse them, and nothing is freed twice. It says
-   what is wrong, or that all is fine. */
+/* Structures that are not, or no longer, what they seem: control verbs refuse them, and nothing
+ * is freed twice. It says what is wrong, or that all is fine. */
 #include "verbs.h"
 
 #include <fcntl.h>
@@ -9,7 +9,8 @@ static struct ibv_context *context, *other;
 /* What a kernel says to a number, or to a device's file, that it does not know. */
 static int refused(int result) { return result == EINVAL || result == ENOENT; }
 
-/* Destroying it is refused with a wrong number, of a wrong device, and as a copy; then it works, once. */
+/* Destroying it is refused with a wrong number, of a wrong device, and as a copy; then it works,
+ * once. */
 #define DESTROY(type, object, number, destroy)                                                                         \
     do {                                                                                                               \
         struct type *held = object, *copy = malloc(sizeof *copy + 4096);                                               \
@@ -48,7 +49,8 @@ int main(void) {
     struct ibv_ah *ah = ibv_create_ah(pd, &way);
     CHECK(srq && qp && mr && mw && ah);
 
-    /* What belongs to another open device, be it of the same name, cannot be used with what is of this one. */
+    /* What belongs to another open device, be it of the same name, cannot be used with what is
+     * of this one. */
     struct ibv_cq *foreign[] = {other_cq, second_cq};
     for (int i = 0; i < 2; i++) {
         init.send_cq = foreign[i];

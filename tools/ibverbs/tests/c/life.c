@@ -1,6 +1,7 @@
-/* The usual life of a verbs program, each step of which may fail: what was made is then destroyed, and the program says which
- * call failed with which error. It leaves no descriptors behind in any case. tools/ibverbs/inject lets system calls fail
- * under it. Exit: 0 all went well, 3 a call failed as it should. */
+/* The usual life of a verbs program, each step of which may fail: what was made is then
+ * destroyed, and the program says which call failed with which error. It leaves no descriptors
+ * behind in any case. tools/ibverbs/inject lets system calls fail under it. Exit: 0 all went
+ * well, 3 a call failed as it should. */
 #define _GNU_SOURCE
 #include "verbs.h"
 

@@ -1,5 +1,6 @@
-/* Memory that a program takes away while it is registered, in every way and under every operation, at either end: requests
- * fail with an access error, and the program lives. Its own handlers of faults see its own faults, and no others.
+/* Memory that a program takes away while it is registered, in every way and under every
+ * operation, at either end: requests fail with an access error, and the program lives. Its own
+ * handlers of faults see its own faults, and no others.
  *
  * With the argument `verbose`, the matrix is printed. */
 #define _GNU_SOURCE
@@ -261,7 +262,8 @@ static void install(int signal) {
     CHECK(!sigaction(signal, &action, NULL));
 }
 
-/* The operations that fault in this thread, in the other end's progress thread, and by either signal. */
+/* The operations that fault in this thread, in the other end's progress thread, and by either
+ * signal. */
 static void try_faults(void) {
     int before = faults;
     try_one(UNMAPPED, WRITE_REMOTE);
@@ -285,7 +287,8 @@ static void *blocked_thread(void *unused) {
 }
 
 __attribute__((unused)) static void handlers(void) {
-    /* One that was there before the library's (see main) has seen nothing of the matrix, and sees the program's faults. */
+    /* One that was there before the library's (see main) has seen nothing of the matrix, and
+     * sees the program's faults. */
     struct sigaction found;
     CHECK(!sigaction(SIGSEGV, NULL, &found) && found.sa_sigaction == own_handler && found.sa_flags & SA_SIGINFO);
     CHECK(faults == 0);
@@ -307,7 +310,8 @@ __attribute__((unused)) static void handlers(void) {
     pthread_t thread;
     CHECK(!pthread_create(&thread, NULL, blocked_thread, NULL));
     CHECK(!pthread_join(thread, NULL));
-    /* Without a handler, a fault of its own ends a program as ever; so does a signal that is sent. */
+    /* Without a handler, a fault of its own ends a program as ever; so does a signal that is
+     * sent. */
     for (int sent = 0; sent < 2; sent++) {
         signal(SIGSEGV, SIG_DFL);
         pid_t child = fork();

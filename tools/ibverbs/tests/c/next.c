@@ -1,4 +1,5 @@
-/* A library that is preloaded before libibverbs.so.1, and hands calls on to the next one that has the function. */
+/* A library that is preloaded before libibverbs.so.1, and hands calls on to the next one that
+ * has the function. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* NETLINK_RDMA as a program without iproute2 uses it. It says what is wrong, or that all is fine. */
+/* NETLINK_RDMA as a program without iproute2 uses it. It says what is wrong, or that all is
+ * fine. */
 #include "verbs.h"
 
 #include <linux/netlink.h>

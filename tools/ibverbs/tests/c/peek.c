@@ -1,4 +1,5 @@
-// A process that lets others read its memory, and one that reads it: as UCX and Open MPI copy between processes of a host.
+// A process that lets others read its memory, and one that reads it: as UCX and Open MPI copy
+// between processes of a host.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

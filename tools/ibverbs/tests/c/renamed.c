@@ -1,5 +1,5 @@
-// A libibverbs under another name, as some wheels bring one, in which no device is ever found. With PROGRAM, a program that
-// is linked with it.
+// A libibverbs under another name, as some wheels bring one, in which no device is ever found. With
+// PROGRAM, a program that is linked with it.
 #include <stddef.h>
 #include <stdio.h>
 

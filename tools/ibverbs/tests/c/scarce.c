@@ -1,6 +1,7 @@
-/* Preloaded: lets allocations fail, to see what a library makes of it. They are counted from the call of alarm() on that
- * tests/c/life.c begins with. SCARCE_AT=N: the N-th fails. SCARCE_FROM=N: it and all that follow do, until the program
- * calls alarm() again. SCARCE_COUNT=1: how many there are is told at the end. */
+/* Preloaded: lets allocations fail, to see what a library makes of it. They are counted from the
+ * call of alarm() on that tests/c/life.c begins with. SCARCE_AT=N: the N-th fails.
+ * SCARCE_FROM=N: it and all that follow do, until the program calls alarm() again.
+ * SCARCE_COUNT=1: how many there are is told at the end. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

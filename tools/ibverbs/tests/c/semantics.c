@@ -1,5 +1,6 @@
-/* What the kernel and the providers of real NICs answer where the manual leaves a choice, on one soft NIC: queue pairs of
-   one program that are connected to each other. It says what is wrong, or that all is fine. */
+/* What the kernel and the providers of real NICs answer where the manual leaves a choice, on one
+ * soft NIC: queue pairs of one program that are connected to each other. It says what is wrong,
+ * or that all is fine. */
 #include "verbs.h"
 
 #include <fcntl.h>
@@ -180,8 +181,8 @@ static void address_of_another_domain(void) {
     CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_ah(ah) && !ibv_dealloc_pd(other));
 }
 
-/* rxe and mlx5 take an operation that a service lacks, and complete it with an error. Its remote address stands where a
-   datagram has its address handle, and is none. */
+/* rxe and mlx5 take an operation that a service lacks, and complete it with an error. Its remote
+ * address stands where a datagram has its address handle, and is none. */
 static void operations_that_a_service_lacks(void) {
     const enum ibv_wr_opcode opcodes[] = {IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
                                           IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_CMP_AND_SWP,
@@ -318,12 +319,14 @@ static void windows(enum ibv_mw_type type) {
 }
 
 static void settle(struct ibv_qp *qp, int posted) {
-    /* All that was posted is done when a completion queue of another queue pair says so; here, when PSNs are used up. */
+    /* All that was posted is done when a completion queue of another queue pair says so; here,
+     * when PSNs are used up. */
     while ((attributes(qp).sq_psn - 9) != (uint32_t)posted)
         ;
 }
 
-/* What stands before the first bad request of a list is posted; the bad one is named, and what follows it is not looked at. */
+/* What stands before the first bad request of a list is posted; the bad one is named, and what
+ * follows it is not looked at. */
 static void first_bad_request_of_a_list(void) {
     /* Rule: V-01.1. */
     struct ibv_qp *a = make(IBV_QPT_RC, cq, NULL, 8, 0), *b = make(IBV_QPT_RC, cq, NULL, 8, 0);

@@ -1,5 +1,6 @@
-/* Domains of extended reliable connections that are shared through files, and queue pairs that are opened twice, by two
-   contexts of one soft NIC; a third is of another. It says what is wrong, or that all is fine. */
+/* Domains of extended reliable connections that are shared through files, and queue pairs that
+ * are opened twice, by two contexts of one soft NIC; a third is of another. It says what is
+ * wrong, or that all is fine. */
 #define _GNU_SOURCE
 #include "verbs.h"
 
@@ -100,7 +101,8 @@ static enum ibv_wc_status sent(struct ibv_qp *qp, uint32_t srqn, uint64_t id)
     return wc.status;
 }
 
-/* A message goes to this queue of the domain, and its receive completes, before or after the send. */
+/* A message goes to this queue of the domain, and its receive completes, before or after the
+ * send. */
 static void arrives(struct ibv_qp *qp, struct ibv_srq *srq, uint32_t srqn)
 {
     struct ibv_sge sge = { (uintptr_t)memory + SIZE, SIZE, mr->lkey };
@@ -133,7 +135,8 @@ static void flags(void)
     struct ibv_xrcd *elsewhere_first = domain(one, else_fd, O_CREAT | O_EXCL), *others = domain(other, fd, O_CREAT | O_EXCL);
     CHECK(elsewhere_first && others);
     CHECK(!ibv_close_xrcd(elsewhere_first) && !ibv_close_xrcd(others));
-    /* It is there until the last one closes it, even if no descriptor is open, and then it may be made anew. */
+    /* It is there until the last one closes it, even if no descriptor is open, and then it may
+     * be made anew. */
     struct ibv_xrcd *second = domain(two, again, 0), *third = domain(one, again, O_CREAT);
     CHECK(second && third && !close(fd) && !close(again));
     CHECK(!ibv_close_xrcd(first) && !ibv_close_xrcd(third));
@@ -239,7 +242,8 @@ static void queue_pairs(void)
     established(one, first);
     established(two, second);
     CHECK(!told(one, 0) && !told(two, 0));
-    /* It is there until the last one goes, whichever context made it, and keeps its domain for as long. */
+    /* It is there until the last one goes, whichever context made it, and keeps its domain for
+     * as long. */
     CHECK(!ibv_destroy_qp(first));
     arrives(from, srq, srqn);
     CHECK(state(second) == IBV_QPS_RTR && !ibv_destroy_srq(srq));
@@ -251,8 +255,8 @@ static void queue_pairs(void)
     CHECK(!close(fd) && !unlink(path));
 }
 
-/* A context is closed with a queue pair left open that another context can open: that one has it until it destroys it, and
-   finds it no more if it had not opened it. */
+/* A context is closed with a queue pair left open that another context can open: that one has it
+ * until it destroys it, and finds it no more if it had not opened it. */
 static void left_open(void)
 {
     const uint32_t all = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;

@@ -1,5 +1,6 @@
-/* Every signal, while the program sleeps and while it is busy: a thread of the program gets it, never one of the library.
- * Signals while a thread waits for an event, and actions that a child of vfork changes. One device. */
+/* Every signal, while the program sleeps and while it is busy: a thread of the program gets it,
+ * never one of the library. Signals while a thread waits for an event, and actions that a child
+ * of vfork changes. One device. */
 #define _GNU_SOURCE /* gettid */
 #include "verbs.h"
 
@@ -17,7 +18,8 @@ static void handler(int signal) {
     handled_by = gettid();
 }
 
-/* Signals that a fault raises in the thread that caused it: threads of the library do not block them. */
+/* Signals that a fault raises in the thread that caused it: threads of the library do not block
+ * them. */
 static int is_synchronous(int signal) {
     return signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL || signal == SIGTRAP ||
            signal == SIGSYS;
@@ -45,7 +47,8 @@ static void blocked(int signal, int busy) {
     struct signalfd_siginfo info;
     CHECK(read(fd, &info, sizeof info) == sizeof info && (int)info.ssi_signo == signal);
     close(fd);
-    /* A signal that stops by default would stop the process here if a thread of the library had it pending. */
+    /* A signal that stops by default would stop the process here if a thread of the library had
+     * it pending. */
     CHECK(!pthread_sigmask(SIG_UNBLOCK, &set, NULL));
 }
 
@@ -61,7 +64,8 @@ static void handled(int signal_number, int busy) {
     CHECK(!sigaction(signal_number, &before, NULL));
 }
 
-/* While the program's only thread handles one signal and has others pending, the kernel looks for another thread. */
+/* While the program's only thread handles one signal and has others pending, the kernel looks
+ * for another thread. */
 static void many_at_once(void) {
     struct sigaction action = {.sa_handler = handler};
     sigset_t set;

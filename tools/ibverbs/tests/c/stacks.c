@@ -1,5 +1,6 @@
-/* Threads with the smallest stack that there is move data, threads with twice as much do everything, also with a library that
- * is not optimized; and threads are canceled while they wait for events and while they poll. Neither harms the program. */
+/* Threads with the smallest stack that there is move data, threads with twice as much do
+ * everything, also with a library that is not optimized; and threads are canceled while they
+ * wait for events and while they poll. Neither harms the program. */
 #define _GNU_SOURCE
 #include "verbs.h"
 

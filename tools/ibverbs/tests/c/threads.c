@@ -1,5 +1,5 @@
-/* Many threads on one queue pair and its completion queues; objects made and destroyed by many threads at once; devices opened
- * and closed again and again. Two devices. */
+/* Many threads on one queue pair and its completion queues; objects made and destroyed by many
+ * threads at once; devices opened and closed again and again. Two devices. */
 #include "verbs.h"
 
 #include <pthread.h>
@@ -108,7 +108,8 @@ static void *open_and_close(void *unused) {
     return unused;
 }
 
-/* Several threads open and close the same device at once: it is shared, started and stopped under them. */
+/* Several threads open and close the same device at once: it is shared, started and stopped
+ * under them. */
 static void *only_open_and_close(void *number) {
     for (int i = 0; i < 20; i++) {
         struct ibv_context *context = open_device((intptr_t)number % 2);
@@ -125,7 +126,8 @@ int main(void) {
     for (int i = 0; i < THREADS; i++) CHECK(!pthread_join(threads[i], NULL));
 
     for (int i = 0; i < ROUNDS / 2; i++) open_and_close(NULL);
-    /* A page for each round would be a leak, and would show every time; the heap may still settle. */
+    /* A page for each round would be a leak, and would show every time; the heap may still
+     * settle. */
     long more = ROUNDS;
     for (int attempt = 0; attempt < 5 && more >= ROUNDS; attempt++) {
         int descriptors_before = descriptors();

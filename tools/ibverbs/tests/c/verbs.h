@@ -110,7 +110,8 @@ static inline int post_receive(struct end *end, uint64_t id) {
     return ibv_post_recv(end->qp, &wr, &bad);
 }
 
-/* Brings a queue pair into the error state, in which everything that is posted completes at once. */
+/* Brings a queue pair into the error state, in which everything that is posted completes at
+ * once. */
 static inline void fail_qp(struct ibv_qp *qp) {
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
     CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
