@@ -125,7 +125,7 @@ impl Batch {
         self.entries.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

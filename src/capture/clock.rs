@@ -8,7 +8,7 @@ use crate::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Clock {
     tick: Tick,
-    /// `if_tsresol`: what says so.
+    /// Option `if_tsresol` from which it was made.
     tsresol: u8,
     /// `if_tsoffset`: seconds to add to every time stamp.
     offset: i64,

@@ -13,7 +13,7 @@ pub enum Error {
     /// The file could not be opened.
     #[error("cannot open {}", path.display())]
     Open {
-        /// The path that was given.
+        /// Path of the file.
         path: PathBuf,
         /// Error of the system.
         source: io::Error,
@@ -77,7 +77,7 @@ pub enum Error {
     RecordTooLong {
         /// Offset of the record.
         offset: Offset,
-        /// The length it gives.
+        /// Length in its header.
         claim: u32,
         /// [`MAX_CAPTURED`](super::MAX_CAPTURED).
         limit: u32,
@@ -123,7 +123,7 @@ pub enum Error {
         offset: Offset,
         /// Type of the block.
         block: BlockType,
-        /// The total length it gives.
+        /// Total length in its header.
         claim: u32,
         /// [`MAX_BLOCK`](super::MAX_BLOCK).
         limit: u32,
@@ -136,7 +136,7 @@ pub enum Error {
         offset: Offset,
         /// Type of the block.
         block: BlockType,
-        /// The total length it gives.
+        /// Total length in its header.
         claim: u32,
         /// The least its type can have.
         least: u32,
@@ -149,7 +149,7 @@ pub enum Error {
         offset: Offset,
         /// Type of the block.
         block: BlockType,
-        /// The total length it gives.
+        /// Total length in its header.
         claim: u32,
     },
 
@@ -173,7 +173,7 @@ pub enum Error {
         offset: Offset,
         /// Type of the block.
         block: BlockType,
-        /// The captured length it gives.
+        /// Captured length in its header.
         claim: u32,
         /// Number of bytes that are left of the block after its other fields.
         room: u32,
@@ -186,7 +186,7 @@ pub enum Error {
         offset: Offset,
         /// Type of the block.
         block: BlockType,
-        /// The number it names.
+        /// Number of the interface.
         interface: u32,
         /// Number of interfaces that the section had described by then; they count from 0.
         known: usize,
@@ -208,7 +208,7 @@ pub enum Error {
         offset: Offset,
         /// The option's number: 9 is `if_tsresol`, 14 is `if_tsoffset`.
         code: u16,
-        /// The length it gives.
+        /// Length of the option.
         claim: u16,
         /// Length that it should have had.
         expected: OptionLength,
@@ -326,7 +326,7 @@ impl Error {
 /// A place in a capture, in bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offset {
-    /// Bytes before it.
+    /// Number of bytes before the position.
     pub bytes: u64,
     /// Whether they are counted after decompression, so that no such place exists in the file
     /// itself.

@@ -40,7 +40,7 @@ bitflags::bitflags! {
     struct Oddities: u8 {
         /// A fraction of a second that is a second or more.
         const FRACTION = 1;
-        /// More bytes captured than there were.
+        /// More captured bytes than the packet had.
         const CAPTURED = 2;
         /// More bytes captured than the file's header or any program allows.
         const SNAPLEN = 4;

@@ -313,7 +313,7 @@ impl<R> Reader<R> {
         }
     }
 
-    /// The format that was recognised.
+    /// Returns the format.
     pub fn format(&self) -> Format {
         match self.format {
             Parser::Pcap(_) => Format::Pcap,

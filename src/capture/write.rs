@@ -29,7 +29,7 @@ pub enum WriteError {
     /// Classic pcap counts seconds in 32 bits, which end in 2106.
     #[error("time {time} does not fit into a pcap; a pcapng can hold it")]
     TooLate {
-        /// The time that does not fit.
+        /// Time that does not fit.
         time: Instant,
     },
 
@@ -37,7 +37,7 @@ pub enum WriteError {
     #[error("interface {0} was never added to this capture")]
     UnknownInterface(InterfaceId),
 
-    /// A pcap has one link type.
+    /// The packet has another link type than the file; a pcap has one.
     #[error(
         "a packet is of link type {other}, those before it of {first}; a pcap holds one link type, a pcapng any"
     )]
@@ -82,7 +82,7 @@ impl Direction {
     }
 }
 
-/// Writes a pcapng of one section.
+/// Writer of a pcapng of one section.
 ///
 /// Each packet is a few small writes: give it a [`BufWriter`](std::io::BufWriter), and
 /// [`flush`](PcapngWriter::flush) it.
@@ -260,7 +260,7 @@ impl<W: Write> PcapngWriter<W> {
         Ok(self.sink.flush()?)
     }
 
-    /// The sink, as it is.
+    /// Returns the sink.
     pub fn get_mut(&mut self) -> &mut W {
         &mut self.sink
     }

@@ -53,7 +53,7 @@ pub enum Message {
     },
     /// Numbers, addresses and keys of the sender's objects.
     Reach(Reach),
-    /// One's queue pairs can receive.
+    /// The queue pairs of the sender can receive.
     Ready,
     /// A step is done; the keys of one's windows are these now.
     Done {
@@ -66,7 +66,7 @@ pub enum Message {
     Settled,
     /// Result of the instance at the sender's side.
     Outcome(Box<Outcome>),
-    /// One cannot go on.
+    /// The sender cannot continue.
     Failed(String),
     /// No further instance follows.
     Bye,
@@ -111,7 +111,7 @@ pub struct RemoteBuffer {
     pub addr: u64,
     /// Length in bytes.
     pub len: u64,
-    /// The key to it.
+    /// Remote key.
     pub rkey: u32,
 }
 
@@ -183,10 +183,10 @@ pub enum ControlError {
     /// The peer sent nothing in time.
     #[error("the peer sent nothing for {0:?}; expected {1}")]
     Silent(Duration, &'static str),
-    /// The other one is gone.
+    /// The peer closed the connection.
     #[error("the peer closed the connection")]
     Gone,
-    /// The other one cannot go on.
+    /// The peer reports that it cannot continue.
     #[error("the peer: {0}")]
     Failed(String),
     /// The peer sent another message than the expected one.
@@ -233,13 +233,13 @@ pub trait Line: Send {
 }
 
 impl dyn Line + '_ {
-    /// Says something.
+    /// Sends a message.
     pub fn send(&mut self, message: &Message) -> Result<(), ControlError> {
         let line = serde_json::to_string(message).map_err(io::Error::other)?;
         self.say(&line)
     }
 
-    /// Hears something.
+    /// Receives a message.
     pub fn receive(
         &mut self,
         within: Duration,

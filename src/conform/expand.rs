@@ -35,7 +35,7 @@ pub struct Values {
 }
 
 impl Expr {
-    /// The number that it is.
+    /// Evaluates the expression.
     pub fn value(&self, values: Values) -> Result<u64, String> {
         match self {
             Self::Number(number) if *number > VALUE_MAX.unsigned_abs() => {
@@ -143,7 +143,7 @@ fn check_mtu(mtu: u32) -> Result<(), String> {
     Err(format!("mtu: {mtu} is none of 256, 512, 1024, 2048, 4096"))
 }
 
-/// The most instances of one scenario.
+/// Maximum number of instances of one scenario.
 const INSTANCES_MAX: usize = 1000;
 
 /// All instances of a scenario.

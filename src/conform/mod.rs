@@ -77,10 +77,10 @@ pub enum Side {
 }
 
 impl Side {
-    /// Both of them.
+    /// Both sides.
     pub const BOTH: [Self; 2] = [Self::Requester, Self::Responder];
 
-    /// The other one.
+    /// Returns the other side.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {

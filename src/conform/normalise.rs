@@ -201,7 +201,7 @@ fn is_ack(packet: &Packet) -> bool {
     operation == Some(Operation::Acknowledge) && matches!(answer, Some(Answer::Ack(_)))
 }
 
-/// A refusal that ends a connection.
+/// Whether a packet is a refusal that ends a connection.
 fn is_refusal(packet: &Packet) -> bool {
     let answer = packet.syndrome.map(|syndrome| Syndrome(syndrome).answer());
     matches!(answer, Some(Answer::Nak(code)) if code != NakCode::PsnSequenceError)

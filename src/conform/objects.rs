@@ -18,7 +18,7 @@ use crate::wire::{Bits, Gid, Psn, QKey, Qpn};
 /// Reason for which a side cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// The device does not do this.
+    /// The device does not support an operation.
     Unable(String),
     /// An operation failed.
     Trouble(String),
@@ -70,7 +70,7 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    /// Makes all that a side needs.
+    /// Creates all objects of a side.
     pub(super) fn new(
         device: &Context,
         gid_index: Option<u8>,
@@ -202,7 +202,7 @@ impl Objects {
         &self.how
     }
 
-    /// The buffer of this name.
+    /// Returns the buffer of this name.
     pub(super) fn buffer(&self, name: &str) -> Result<&Registered, Stop> {
         let found = self.buffers.iter().find(|buffer| buffer.name == name);
         found.ok_or_else(|| Stop::Trouble(format!("there is no buffer {name}")))

@@ -90,7 +90,7 @@ impl Poster<'_> {
         Ok(self.qp(step)?.post_send(&wr))
     }
 
-    /// The bytes that are sent inline.
+    /// Returns the bytes that are sent inline.
     fn inline(&self, step: &Step, sges: &[Sge]) -> Result<Vec<u8>, Stop> {
         let local = self.local(step)?;
         let mut bytes = Vec::new();

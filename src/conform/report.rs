@@ -13,7 +13,7 @@ use crate::decode::escape_markup;
 pub struct Summary {
     /// Instances that met the expectation and agree with the reference.
     pub agreed: usize,
-    /// Otherwise, and that is known.
+    /// Instances with known deviations only.
     pub known: usize,
     /// Otherwise.
     pub differences: usize,
@@ -100,7 +100,7 @@ fn indented(text: &str, out: &mut String) {
     }
 }
 
-/// All that happened.
+/// Writes the trace of a finding.
 fn trace(finding: &Finding, out: &mut String) {
     for side in Side::BOTH {
         let outcome = finding.trace.side(side);

@@ -57,7 +57,7 @@ impl Server {
         Self { agent, any_gid, token, turns: Turns::default(), admission }
     }
 
-    /// The agent that plays.
+    /// Returns the agent.
     pub fn agent(&self) -> &Agent {
         &self.agent
     }

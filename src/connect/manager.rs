@@ -271,7 +271,7 @@ impl Shared {
     }
 }
 
-/// The error that an event is.
+/// Converts an event to an error.
 pub(super) fn failure(event: &Event, peer: SocketAddr) -> Error {
     match event.kind {
         EventKind::AddrError | EventKind::RouteError => {

@@ -78,7 +78,7 @@ struct Inner {
     state: Mutex<State>,
     /// Notified when the thread would sleep too long, and of everything while the service closes.
     changed: Condvar,
-    /// Told which channels became readable.
+    /// Called with channels that became readable.
     readable: Box<dyn Fn(ChannelId) + Send + Sync>,
     clock: std::time::Instant,
     /// The process that the thread is in.

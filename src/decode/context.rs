@@ -508,7 +508,7 @@ impl FieldRef {
         self.name
     }
 
-    /// Everywhere it can stand.
+    /// Returns the tables that have the field.
     pub(super) fn places(&self) -> &[(TableId, &'static Field)] {
         self.places
     }

@@ -116,7 +116,7 @@ fn split_date(text: &str) -> Option<((u64, u64, u64), &str)> {
     parts.next().is_none().then_some((date, rest.trim_start()))
 }
 
-/// Returns the number that digits are.
+/// Parses digits as a number.
 fn number(digits: &str) -> Option<u64> {
     let is_plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     is_plain.then(|| digits.parse().ok()).flatten()

@@ -49,7 +49,7 @@ pub(super) trait Pipe {
     fn is_delivered(&self) -> bool;
     /// Whether nothing comes or goes by it any more.
     fn has_failed(&self) -> bool;
-    /// Ends it at once.
+    /// Ends the connection at once.
     fn abort(&self);
 }
 

@@ -64,7 +64,7 @@ pub struct DeviceFiles {
     pub number: usize,
     /// Description of the device that it belongs to.
     pub description: String,
-    /// The interface that it is on.
+    /// Network interface of the device.
     pub interface: Option<String>,
     /// The state of its port.
     pub state: PortState,

@@ -17,7 +17,7 @@ layouts! {
         flags: u32,
     }
 
-    /// A rule that holds.
+    /// A flow steering rule.
     struct ibv_flow {
         comp_mask: u32,
         context: *mut ibv_context,

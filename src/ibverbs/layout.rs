@@ -122,7 +122,7 @@ pub(super) const fn choose(names: &[&'static str]) -> &'static str {
 /// A value of which every byte is zero must be valid.
 pub(super) unsafe trait Zero {}
 
-/// One that is all zeros.
+/// Returns a value of zeros.
 pub(super) const fn zeroed<T: Zero>() -> T {
     // SAFETY: that is what the trait stands for.
     unsafe { core::mem::zeroed() }

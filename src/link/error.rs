@@ -19,7 +19,7 @@ pub enum OpenError {
     /// No interface has this name.
     #[error("there is no interface {name}; this machine has {}", list(.interfaces))]
     NoInterface {
-        /// The one that was named.
+        /// Name that was given.
         name: String,
         /// Interfaces of this host.
         interfaces: Vec<String>,
@@ -97,7 +97,7 @@ pub enum OpenError {
         /// The interface.
         interface: String,
     },
-    /// The system forbids it.
+    /// The system forbids an operation.
     #[error("the system forbids {what}: a sandbox or a security policy is in the way ({source})")]
     Forbidden {
         /// Operation that is forbidden.
@@ -116,7 +116,7 @@ pub enum OpenError {
         /// MTU of the interface.
         mtu: usize,
     },
-    /// The system refused something else.
+    /// The system refused an operation.
     #[error("cannot {what} on {interface}: {source}")]
     System {
         /// Operation that failed.
@@ -133,7 +133,7 @@ const fn smallest_mtu() -> usize {
     Mtu::M256.bytes() + Mtu::KERNEL_HEADERS
 }
 
-/// Things, one after the other.
+/// Joins items to a list.
 fn list(things: &[impl fmt::Display]) -> String {
     let mut list = String::new();
     for (index, thing) in things.iter().enumerate() {

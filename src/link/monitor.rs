@@ -21,7 +21,7 @@ const ANNOUNCED: u32 = 0x1 | 0x10 | 0x100;
 /// Addresses of its interface that a link uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Addresses {
-    /// All, up to so many.
+    /// All addresses, up to a maximum.
     All(usize),
     /// A list of addresses, each while the interface has it.
     Fixed(Vec<IpAddr>),

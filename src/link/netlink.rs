@@ -212,7 +212,7 @@ pub(super) fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// The address that these bytes are.
+/// Parses bytes as an address.
 pub(super) fn address(octets: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(octets).map(IpAddr::from);
     v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)).ok()

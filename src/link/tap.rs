@@ -170,7 +170,7 @@ impl<W: Write> Capture for Tap<W> {
 /// State that both halves share.
 struct Tap<W: Write> {
     sink: W,
-    /// Writes what goes there next.
+    /// Writer of the next part of the capture.
     writer: PcapngWriter<Vec<u8>>,
     interface: InterfaceId,
     epoch: Instant,
@@ -270,7 +270,7 @@ impl<W: Write> Tap<W> {
         self.epoch.saturating_add(Duration::from_nanos(self.last.as_nanos()))
     }
 
-    /// Writes what was written, at once.
+    /// Passes the written bytes on to the sink.
     fn pass_on(&mut self) -> Result<(), WriteError> {
         let written = self.writer.get_mut();
         let done = self.sink.write_all(written);

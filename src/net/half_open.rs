@@ -76,7 +76,7 @@ enum Outcome {
     Failed,
 }
 
-/// All of them, oldest first.
+/// Half-open peers, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct HalfOpens(Vec<HalfOpen>);
 

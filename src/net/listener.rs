@@ -317,7 +317,7 @@ impl Request {
         self.peer
     }
 
-    /// Accepts it.
+    /// Accepts the request.
     pub fn accept(self) -> Result<Connection, Error> {
         self.accept_with(&[])
     }

@@ -239,7 +239,7 @@ impl SoftNic {
 }
 
 impl Objects {
-    /// Creates everything, or nothing.
+    /// Creates all objects, or none.
     fn create(engine: &mut Engine, buffer: &Buffer) -> Result<Self, CreateError> {
         let pd = engine.create_pd()?;
         let created = Self::create_in(engine, pd, buffer);

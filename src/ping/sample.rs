@@ -106,7 +106,7 @@ pub struct PathStats {
 }
 
 impl PathStats {
-    /// Counts what became of a probe.
+    /// Counts the end of a probe.
     pub fn add(&mut self, ending: &Ending) {
         match ending {
             Ending::Answered(stamps) => {

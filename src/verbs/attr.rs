@@ -35,7 +35,7 @@ codes! {
     /// The kind of a shared receive queue: `ibv_srq_type`.
     #[derive(Default)]
     SrqType, "IBV_SRQT_" {
-        /// Queue pairs are attached to it.
+        /// An ordinary shared receive queue.
         #[default]
         Basic = 0, "BASIC", "BASIC";
         /// The requests of extended reliable connections name it.
@@ -160,7 +160,7 @@ pub struct QpAttr {
     pub cap: QpCap,
     /// The way to the peer.
     pub ah_attr: AhAttr,
-    /// The other way to the peer.
+    /// Alternate path to the peer.
     pub alt_ah_attr: AhAttr,
     /// The partition, by its index in the port's table.
     pub pkey_index: u16,

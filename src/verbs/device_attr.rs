@@ -190,7 +190,7 @@ bitflags! {
     /// others keep their bits.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct PortCaps: u32 {
-        /// Connections can be managed through it.
+        /// The port answers connection management.
         const CM_SUP = 1 << 16;
         /// The port can be reinitialized.
         const REINIT_SUP = 1 << 18;
@@ -227,7 +227,7 @@ pub struct DeviceAttr {
     pub fw_ver: [u8; 64],
     /// The device.
     pub node_guid: Guid,
-    /// The box it is in.
+    /// GUID of the system that the device is part of.
     pub sys_image_guid: Guid,
     /// The largest memory region, in bytes.
     pub max_mr_size: u64,
@@ -263,7 +263,7 @@ pub struct DeviceAttr {
     pub max_res_rd_atom: u32,
     /// Maximum number of READs and ATOMICs of its own that a queue pair can have in flight.
     pub max_qp_init_rd_atom: u32,
-    /// Against whom atomic operations are atomic.
+    /// Scope of atomicity of ATOMICs.
     pub atomic_cap: AtomicCap,
     /// Maximum number of memory windows.
     pub max_mw: u32,
@@ -341,11 +341,11 @@ impl Default for DeviceAttr {
 /// Attributes of a port: `ibv_port_attr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAttr {
-    /// Whether it can be used.
+    /// State of the port.
     pub state: PortState,
-    /// The largest MTU it could have.
+    /// Maximum MTU of the port.
     pub max_mtu: Mtu,
-    /// The MTU it has.
+    /// Current MTU.
     pub active_mtu: Mtu,
     /// Length of the table of global identifiers.
     pub gid_tbl_len: u32,
@@ -378,7 +378,7 @@ pub struct PortAttr {
     /// Speed of a lane in Gbit/s, as a code: 1 is 2.5, 2 5, 4 10, 8 10, 16 14, 32 25, 64 50, 128
     /// 100.
     pub active_speed: u8,
-    /// Whether there is a link.
+    /// State of the physical link.
     pub phys_state: PhysState,
     /// Link layer.
     pub link_layer: LinkLayer,

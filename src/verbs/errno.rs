@@ -35,7 +35,7 @@ errnos! {
     ENOMEM = 12;
     /// The access rights do not allow it.
     EACCES = 13;
-    /// Another object still uses this one.
+    /// The object is still in use.
     EBUSY = 16;
     /// No such device.
     ENODEV = 19;
@@ -43,7 +43,7 @@ errnos! {
     EINVAL = 22;
     /// The device has no such verb.
     ENOSYS = 38;
-    /// The device does not do that.
+    /// The device does not support the operation.
     EOPNOTSUPP = 95;
     /// The address is in use.
     EADDRINUSE = 98;

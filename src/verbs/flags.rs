@@ -9,17 +9,17 @@ bitflags! {
     /// Access rights to memory, or through a queue pair: `ibv_access_flags`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
-        /// The local device may write it.
+        /// The local device may write the memory.
         const LOCAL_WRITE = 1;
-        /// A peer may write it.
+        /// Peers may write the memory.
         const REMOTE_WRITE = 1 << 1;
-        /// A peer may read it.
+        /// Peers may read the memory.
         const REMOTE_READ = 1 << 2;
         /// A peer may do atomic operations on it.
         const REMOTE_ATOMIC = 1 << 3;
         /// A memory window may be bound to it.
         const MW_BIND = 1 << 4;
-        /// Addresses in it count from zero.
+        /// Addresses in the memory count from zero.
         const ZERO_BASED = 1 << 5;
         /// On-demand paging: pages are brought in when they are needed.
         const ON_DEMAND = 1 << 6;
@@ -120,7 +120,7 @@ bitflags! {
     /// 21 to 24 are not a program's to set.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct AttrMask: u32 {
-        /// The state it shall have.
+        /// State of the queue pair.
         const STATE = 1;
         /// The state the program believes it has.
         const CUR_STATE = 1 << 1;
@@ -148,7 +148,7 @@ bitflags! {
         const RQ_PSN = 1 << 12;
         /// Maximum number of READs and ATOMICs in flight as requester.
         const MAX_QP_RD_ATOMIC = 1 << 13;
-        /// The other way to the peer.
+        /// Alternate path to the peer.
         const ALT_PATH = 1 << 14;
         /// Time that a peer waits after a NAK because no receive buffer was posted.
         const MIN_RNR_TIMER = 1 << 15;

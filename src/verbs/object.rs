@@ -95,7 +95,7 @@ pub enum DestroyError {
     /// The handle names no object.
     #[error("there is no such object")]
     NotFound,
-    /// Others still use it.
+    /// The object is still in use.
     #[error("it is still in use")]
     Busy,
     /// A device refused, and said no more than this.
@@ -136,7 +136,7 @@ pub enum KeyError {
     /// The address range of the region passes the end of the address space.
     #[error("the region does not fit in the address space")]
     TooLong,
-    /// Windows are bound to it.
+    /// Memory windows are bound to the region.
     #[error("memory windows are bound to the region")]
     InUse,
     /// A device refused, and said no more than this.

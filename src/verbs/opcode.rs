@@ -77,7 +77,7 @@ codes! {
         AtomicCmpAndSwp = 5, "ATOMIC_CMP_AND_SWP", "atomic-cmp-and-swp";
         /// Add to eight bytes of the peer's.
         AtomicFetchAndAdd = 6, "ATOMIC_FETCH_AND_ADD", "atomic-fetch-and-add";
-        /// Invalidate a key of one's own.
+        /// Invalidate a local key.
         LocalInv = 7, "LOCAL_INV", "local-inv";
         /// Bind a memory window.
         BindMw = 8, "BIND_MW", "bind-mw";
@@ -101,7 +101,7 @@ pub enum LocalData {
     Unused,
     /// Gathered: their bytes are sent.
     Gather,
-    /// The answer's bytes are put there.
+    /// Scattered: the response's bytes are stored in them.
     Scatter,
 }
 
@@ -110,7 +110,7 @@ pub enum LocalData {
 pub enum LengthRule {
     /// Any length up to the maximum length of a message.
     Any,
-    /// Just so long.
+    /// This length exactly.
     Exactly(u32),
 }
 

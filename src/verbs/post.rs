@@ -50,7 +50,7 @@ pub enum PostError {
         /// Type of the queue pair.
         qp_type: QpType,
     },
-    /// No operation has this number.
+    /// Unknown opcode.
     #[error("there is no operation with the number {0}")]
     UnknownOpcode(u32),
     /// The message is longer than one may be.
@@ -96,7 +96,7 @@ pub enum PostError {
     /// Reads and atomics are asked for where `max_rd_atomic` is 0.
     #[error("no READs or ATOMICs may be in flight (max_rd_atomic is 0)")]
     NoRdAtomic,
-    /// The device does not do this.
+    /// The device does not support the operation.
     #[error("the device does not support it")]
     Unsupported,
     /// A device refused, and said no more than this.

@@ -89,7 +89,7 @@ impl QpType {
         }
     }
 
-    /// The set of this kind alone.
+    /// Returns the set of this type alone.
     #[inline]
     pub const fn set(self) -> QpTypes {
         QpTypes::from_bits_retain(1 << (self as u8 & 15))

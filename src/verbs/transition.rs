@@ -13,9 +13,9 @@ use super::{AttrMask, Errno, QpState, QpType};
 /// Attributes of a transition, besides the state and the rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
-    /// The attributes that must be given.
+    /// Required attributes.
     pub required: AttrMask,
-    /// The attributes that may be given.
+    /// Optional attributes.
     pub optional: AttrMask,
 }
 
@@ -38,9 +38,9 @@ pub enum ModifyError {
     Transition {
         /// The kind of queue pair.
         qp_type: QpType,
-        /// The state it has.
+        /// Current state.
         from: QpState,
-        /// The state it should have.
+        /// Requested state.
         to: QpState,
     },
     /// Attributes are missing.
@@ -48,9 +48,9 @@ pub enum ModifyError {
     Missing {
         /// The kind of queue pair.
         qp_type: QpType,
-        /// The state it has.
+        /// Current state.
         from: QpState,
-        /// The state it should have.
+        /// Requested state.
         to: QpState,
         /// Missing attributes.
         missing: AttrMask,
@@ -60,9 +60,9 @@ pub enum ModifyError {
     Illegal {
         /// The kind of queue pair.
         qp_type: QpType,
-        /// The state it has.
+        /// Current state.
         from: QpState,
-        /// The state it should have.
+        /// Requested state.
         to: QpState,
         /// Attributes that cannot be set.
         illegal: AttrMask,

@@ -105,7 +105,7 @@ impl Wc {
         if self.flags.contains(WcFlags::WITH_IMM) { Some(self.extra) } else { None }
     }
 
-    /// The key that the peer invalidated.
+    /// Returns the key that the peer invalidated.
     #[inline]
     pub const fn invalidated(&self) -> Option<RKey> {
         if self.flags.contains(WcFlags::WITH_INV) {

@@ -20,7 +20,7 @@ pub struct Sge {
     pub addr: u64,
     /// Length in bytes.
     pub length: u32,
-    /// The key it was registered under.
+    /// Local key of its memory region.
     pub lkey: LKey,
 }
 
@@ -103,7 +103,7 @@ pub enum SendOp {
     Write {
         /// Remote address.
         remote_addr: u64,
-        /// The key to it.
+        /// Remote key.
         rkey: RKey,
         /// Four bytes to complete a receive with, in the order they are sent.
         imm: Option<[u8; 4]>,
@@ -112,14 +112,14 @@ pub enum SendOp {
     Read {
         /// Remote address.
         remote_addr: u64,
-        /// The key to it.
+        /// Remote key.
         rkey: RKey,
     },
     /// Replace eight bytes of the peer's if they are what is expected; get what they were.
     CompareSwap {
         /// Remote address.
         remote_addr: u64,
-        /// The key to it.
+        /// Remote key.
         rkey: RKey,
         /// Expected value.
         compare: u64,
@@ -130,7 +130,7 @@ pub enum SendOp {
     FetchAdd {
         /// Remote address.
         remote_addr: u64,
-        /// The key to it.
+        /// Remote key.
         rkey: RKey,
         /// Value to add.
         add: u64,
@@ -139,14 +139,14 @@ pub enum SendOp {
     AtomicWrite {
         /// Remote address.
         remote_addr: u64,
-        /// The key to it.
+        /// Remote key.
         rkey: RKey,
     },
     /// Have what was written become visible or persistent.
     Flush {
         /// Remote address.
         remote_addr: u64,
-        /// The key to it.
+        /// Remote key.
         rkey: RKey,
         /// Number of bytes; meaningless for a whole region.
         length: u32,
@@ -155,7 +155,7 @@ pub enum SendOp {
         /// Selectivity level.
         level: FlushLevel,
     },
-    /// Invalidate a key of one's own.
+    /// Invalidate a local key.
     LocalInv {
         /// The key.
         rkey: RKey,

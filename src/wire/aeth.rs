@@ -142,7 +142,7 @@ pub enum NakCode {
 }
 
 impl NakCode {
-    /// The refusal with this code.
+    /// Returns the reason with this code.
     pub const fn from_code(code: Bits<5>) -> Self {
         match code.get() {
             0 => Self::PsnSequenceError,
@@ -154,7 +154,7 @@ impl NakCode {
         }
     }
 
-    /// The code of this refusal.
+    /// Returns the code of this reason.
     pub const fn code(self) -> Bits<5> {
         match self {
             Self::PsnSequenceError => Bits::low(0),

@@ -116,7 +116,7 @@ impl Batch {
         self.ends.len()
     }
 
-    /// Whether it is empty.
+    /// Whether the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -127,7 +127,7 @@ impl Batch {
         self.ends.len() >= self.packets_max || self.bytes.len() >= self.bytes_max
     }
 
-    /// Empties it.
+    /// Clears the batch.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
@@ -257,7 +257,7 @@ impl Draft<'_> {
         &mut self.batch.bytes
     }
 
-    /// Continues it with a header.
+    /// Appends a header.
     #[inline]
     pub(crate) fn put(&mut self, header: &[u8]) {
         self.batch.bytes.extend_from_slice(header);

@@ -51,7 +51,7 @@ pub enum Layer {
 }
 
 impl Layer {
-    /// The name people know it by.
+    /// Returns the usual name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Erf => "ERF",
@@ -110,7 +110,7 @@ pub enum ParseError {
     /// Fewer bytes than the layer needs.
     #[error("{layer}: need {needed} bytes at offset {offset}, have {have}")]
     Truncated {
-        /// The layer that does not fit.
+        /// Layer that does not fit.
         layer: Layer,
         /// Offset of the layer, from the start of the parsed bytes.
         offset: usize,
@@ -122,7 +122,7 @@ pub enum ParseError {
     /// A field says something that cannot be.
     #[error("{layer}: {field} is {value} at offset {offset}")]
     Field {
-        /// The layer it belongs to.
+        /// Layer of the field.
         layer: Layer,
         /// Offset of the layer.
         offset: usize,

@@ -102,7 +102,7 @@ const BEFORE_BTH: usize = 16 + 8;
 /// The polynomial of the CRC, lowest power in the highest bit.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// One.
+/// The polynomial 1, reflected.
 const ONE: u32 = 1 << 31;
 
 /// Changes by each value of each of the two bytes of a field.

@@ -41,7 +41,7 @@ impl BitRange {
         Self::new(self.start, other.start + other.len - self.start)
     }
 
-    /// The bytes this range touches.
+    /// Returns the bytes that this range touches.
     #[inline]
     pub const fn bytes(self) -> core::ops::Range<usize> {
         self.start / 8..(self.start + self.len).div_ceil(8)

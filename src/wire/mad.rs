@@ -18,7 +18,7 @@ header! {
         class: MgmtClass = 8,
         /// The version of the class.
         class_version: u8 = 8,
-        /// Whether this answers a request.
+        /// Whether it is a response.
         response: bool = 1,
         /// Method.
         method: Bits<7> = 7,
@@ -191,7 +191,7 @@ header! {
         act_count: u32 = 32,
         /// Priority.
         priority: Bits<4> = 4,
-        /// Whether it is the master.
+        /// State of the subnet manager.
         state: Bits<4> = 4,
         ~reserved = 24,
     }

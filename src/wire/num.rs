@@ -78,7 +78,7 @@ impl Psn {
     /// Half of all numbers: what lies less than this ahead is new, the rest is old.
     pub const HALF: u32 = 1 << (SEQUENCE_BITS - 1);
 
-    /// The number `count` after this one.
+    /// Returns the number `count` after this one.
     #[inline]
     #[must_use]
     pub const fn plus(self, count: u32) -> Self {
@@ -115,7 +115,7 @@ number! {
 }
 
 impl Msn {
-    /// The number `count` after this one.
+    /// Returns the number `count` after this one.
     #[inline]
     #[must_use]
     pub const fn plus(self, count: u32) -> Self {

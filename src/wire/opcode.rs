@@ -100,7 +100,7 @@ pub struct OpcodeInfo {
     pub opcode: Opcode,
     /// Name, as in the kernel's `IB_OPCODE_*`.
     pub name: &'static str,
-    /// The transport service it belongs to.
+    /// Transport service.
     pub service: Service,
     /// Operation.
     pub operation: Operation,
@@ -127,7 +127,7 @@ pub enum Service {
     Rc,
     /// Unreliable connection.
     Uc,
-    /// Reliable datagram; no device speaks it.
+    /// Reliable datagram; no device supports it.
     Rd,
     /// Unreliable datagram.
     Ud,
@@ -179,7 +179,7 @@ pub enum PayloadRule {
     FullMtu,
     /// Payload from this many bytes to the path MTU.
     UpToMtu(usize),
-    /// Just so many.
+    /// This number of bytes exactly.
     Exactly(usize),
 }
 

@@ -79,7 +79,7 @@ impl Response {
 macro_rules! operations {
     ($($operation:ident: $right:ident, $response:ident, $counts:literal;)*) => {
         impl Operation {
-            /// The right that its requests need.
+            /// Returns the right that its requests need.
             #[inline]
             pub const fn right(self) -> Right {
                 match self {

@@ -137,46 +137,46 @@ impl<'a> Packet<'a> {
         H::ref_from_prefix(self.bytes.get(offset..)?).ok().map(|(header, _)| header)
     }
 
-    /// The RDETH, if there is one.
+    /// Returns the RDETH, if there is one.
     pub fn rdeth(&self) -> Option<&'a Rdeth> {
         self.extension(Headers::RDETH)
     }
 
-    /// The DETH, if there is one.
+    /// Returns the DETH, if there is one.
     #[inline]
     pub fn deth(&self) -> Option<&'a Deth> {
         self.extension(Headers::DETH)
     }
 
-    /// The XRCETH, if there is one.
+    /// Returns the XRCETH, if there is one.
     pub fn xrceth(&self) -> Option<&'a Xrceth> {
         self.extension(Headers::XRCETH)
     }
 
-    /// The FETH, if there is one.
+    /// Returns the FETH, if there is one.
     pub fn feth(&self) -> Option<&'a Feth> {
         self.extension(Headers::FETH)
     }
 
-    /// The RETH, if there is one.
+    /// Returns the RETH, if there is one.
     #[inline]
     pub fn reth(&self) -> Option<&'a Reth> {
         self.extension(Headers::RETH)
     }
 
-    /// The AtomicETH, if there is one.
+    /// Returns the AtomicETH, if there is one.
     #[inline]
     pub fn atomic_eth(&self) -> Option<&'a AtomicEth> {
         self.extension(Headers::ATOMIC_ETH)
     }
 
-    /// The AETH, if there is one.
+    /// Returns the AETH, if there is one.
     #[inline]
     pub fn aeth(&self) -> Option<&'a Aeth> {
         self.extension(Headers::AETH)
     }
 
-    /// The AtomicAckETH, if there is one.
+    /// Returns the AtomicAckETH, if there is one.
     pub fn atomic_ack_eth(&self) -> Option<&'a AtomicAckEth> {
         self.extension(Headers::ATOMIC_ACK_ETH)
     }
@@ -186,7 +186,7 @@ impl<'a> Packet<'a> {
         self.extension(Headers::IMM_DT)
     }
 
-    /// The IETH, if there is one.
+    /// Returns the IETH, if there is one.
     pub fn ieth(&self) -> Option<&'a Ieth> {
         self.extension(Headers::IETH)
     }
@@ -248,7 +248,7 @@ impl Extensions {
         headers
     }
 
-    /// Appends them in wire order.
+    /// Appends the headers in wire order.
     fn emit(&self, out: &mut Vec<u8>) {
         fn put<V: IntoBytes + zerocopy::Immutable>(out: &mut Vec<u8>, header: Option<V>) {
             out.extend_from_slice(header.as_ref().map_or(&[], V::as_bytes));

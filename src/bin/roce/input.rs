@@ -98,7 +98,7 @@ impl Inputs {
 pub(crate) struct Problems {
     /// The files in the merge, as the user named them; a record's `file` is an index.
     names: Vec<String>,
-    /// Whether nothing is said about them.
+    /// Whether errors are not reported.
     silent: bool,
     /// Whether a capture that was cut is an error.
     is_strict: bool,

@@ -52,7 +52,7 @@ use super::expand::Expr;
 pub enum Several<T> {
     /// Several.
     Many(Vec<T>),
-    /// One.
+    /// One value.
     One(T),
 }
 

@@ -59,7 +59,7 @@ pub enum Flag {
     Unsignaled,
 }
 
-/// One thing that a side does.
+/// A step of a side.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {

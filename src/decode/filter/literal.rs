@@ -80,7 +80,7 @@ pub(super) fn compare_values(a: &Value<'_>, b: &Value<'_>) -> Option<Ordering> {
     })
 }
 
-/// A value that is words.
+/// Returns the words of a value that has any.
 fn words(value: &Value<'_>) -> Option<String> {
     Some(match value {
         Value::Text(text) => (*text).to_owned(),

@@ -119,7 +119,7 @@ enum Relation {
 }
 
 impl Filter {
-    /// The test that `source` describes.
+    /// Parses a filter.
     pub fn parse(source: &str) -> Result<Self, FilterError> {
         parse::parse(source).map(|root| Self { root })
     }

@@ -12,7 +12,7 @@ use super::{FilterError, Node, Operand, Right};
 /// The deepest nesting of parentheses and negations that is accepted.
 const DEPTH_MAX: usize = 64;
 
-/// The test that `source` describes.
+/// Parses a filter.
 pub(super) fn parse(source: &str) -> Result<Node, FilterError> {
     let mut parser = Parser { tokens: tokens(source)?, next: 0, depth: 0 };
     let root = parser.or()?;

@@ -57,7 +57,7 @@ pub struct Summary {
 pub struct Trains {
     /// Captured frames with several packets.
     pub frames: u64,
-    /// Packets that were found in them.
+    /// Number of packets that were found in them.
     pub packets: u64,
     /// Packets of them of which nothing was captured, because a snap length cut the frame.
     pub cut_off: u64,
@@ -290,7 +290,7 @@ impl Summary {
         self.add_skipped(later.skips, later.skipped_bytes);
     }
 
-    /// Forgets everything, and keeps the memory.
+    /// Clears the summary, and keeps the memory.
     pub fn clear(&mut self) {
         (self.frames, self.bytes, self.roce_frames, self.malformed) = (0, 0, 0, 0);
         self.trains = Trains::default();
@@ -315,7 +315,7 @@ impl Summary {
         all
     }
 
-    /// Opcodes that occurred, most frequent first.
+    /// Returns the opcodes that occurred, most frequent first.
     fn opcodes(&self) -> Vec<(Opcode, u64)> {
         let mut all: Vec<_> =
             self.opcodes.iter().map(|(code, count)| (Opcode(code), count)).collect();
@@ -323,7 +323,7 @@ impl Summary {
         all
     }
 
-    /// Refusals that occurred.
+    /// Returns the reasons of NAKs, with their numbers.
     fn naks(&self) -> impl Iterator<Item = (NakCode, u64)> {
         self.naks.iter().map(|(code, count)| (NakCode::from_code(Bits::low(code.into())), count))
     }

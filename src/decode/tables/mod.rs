@@ -26,7 +26,7 @@ macro_rules! tables {
             $($id,)*
         }
 
-        /// All of them.
+        /// All tables.
         pub(super) static TABLES: &[Table] = &[
             $(Table { title: $title, fields: &$room::$fields },)*
         ];

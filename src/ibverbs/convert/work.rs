@@ -243,7 +243,7 @@ pub struct SendObjects {
     pub ah: *mut ibv_ah,
     /// The window to bind.
     pub mw: *mut ibv_mw,
-    /// The region to bind it to.
+    /// Region that the window is bound to.
     pub mr: *mut ibv_mr,
 }
 

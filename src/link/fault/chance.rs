@@ -15,9 +15,9 @@ pub struct Faults {
     pub delay: Duration,
     /// Maximum additional delay.
     pub jitter: Duration,
-    /// The chance that it is lost.
+    /// Probability of loss, in parts per million.
     pub loss: u32,
-    /// The chance that it arrives twice.
+    /// Probability of duplication, in parts per million.
     pub duplicate: u32,
     /// The chance that it is held back until others have passed.
     pub reorder: u32,

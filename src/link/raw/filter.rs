@@ -42,7 +42,7 @@ impl Filter {
         self.hairpin.is_none()
     }
 
-    /// Puts it before a socket.
+    /// Attaches the filter to a socket.
     pub(super) fn attach(&self, socket: &Socket) -> io::Result<()> {
         socket.attach_filter(&self.program(self.queue_pairs.as_deref()))
     }

@@ -97,7 +97,7 @@ impl Config {
 /// Default number of frames of the receive ring: half a millisecond of small ones, or 32 MiB.
 const FRAMES: usize = 510;
 
-/// The most addresses of one link.
+/// Maximum number of addresses of one link.
 const ADDRESSES_MAX: usize = 16;
 
 /// Opens a raw link.

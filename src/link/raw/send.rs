@@ -15,7 +15,7 @@ use crate::wire::{
     Train, Udp, Vlan, VlanRepr, checksum,
 };
 
-/// The most packets of one frame.
+/// Maximum number of packets of one frame.
 const SEGMENTS_MAX: usize = 128;
 
 /// The most bytes of one frame, behind its UDP header.

@@ -230,7 +230,7 @@ impl Inbox {
         })
     }
 
-    /// The payload of one of them.
+    /// Returns the payload of a datagram.
     pub(crate) fn bytes(&self, index: usize) -> &[u8] {
         self.bytes.get(index * ROOM..(index + 1) * ROOM).unwrap_or_default()
     }

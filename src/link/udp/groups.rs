@@ -22,7 +22,7 @@ pub(super) struct Groups {
     /// Size of a socket's receive buffer.
     room: usize,
     joined: Vec<Joined>,
-    /// The number of the next one.
+    /// Number of the next group.
     next: u64,
     /// Readable when one of the sockets is, or the link's own; there from the first group on.
     all: Option<OwnedFd>,

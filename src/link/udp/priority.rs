@@ -21,7 +21,7 @@ pub(super) enum Priorities {
 /// Highest of eight priorities, as on a VLAN.
 const HIGHEST: u8 = 7;
 
-/// The highest that is for everybody.
+/// Highest priority that needs no privilege.
 const FOR_ALL: u8 = 6;
 
 impl Priorities {

@@ -405,7 +405,7 @@ fn sum_of_words(header: &[u8; 20]) -> u32 {
 #[derive(Default)]
 struct Identifications {
     kept: [Option<(usize, Box<Identification>)>; 4],
-    /// The one that is forgotten next.
+    /// Index of the entry that is replaced next.
     oldest: usize,
 }
 

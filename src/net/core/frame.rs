@@ -2,7 +2,7 @@
 
 /// Bytes before each record's payload.
 pub(crate) const HEADER: usize = 8;
-/// Records begin at multiples of this.
+/// Alignment of records.
 const ALIGN: usize = 8;
 
 /// Kind of a record.

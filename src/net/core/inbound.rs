@@ -35,7 +35,7 @@ pub(super) struct Inbound {
     arrived: VecDeque<Arrived>,
     /// Bytes of the first one that were consumed.
     cursor: u32,
-    /// Bytes of all of them.
+    /// Number of bytes of all WRITEs that arrived.
     bytes: u32,
     /// Number of WRITEs that were consumed since the beginning.
     consumed: u16,

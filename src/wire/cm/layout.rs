@@ -77,7 +77,7 @@ header! {
         ~reserved0 = 8,
         /// Vendor that defines the options of an enhanced connection.
         vendor_id: Bits<24> = 24,
-        /// The service asked for.
+        /// Service ID.
         service_id: ServiceId = 64,
         /// The sender's device.
         local_ca_guid: u64 = 64,
@@ -370,7 +370,7 @@ header! {
         /// The partition.
         partition_key: PKey = 16,
         ~reserved0 = 16,
-        /// The service asked for.
+        /// Service ID.
         service_id: ServiceId = 64,
         /// The consumer's data.
         private_data: [u8; 216] = 1728,
@@ -392,7 +392,7 @@ header! {
         qpn: Qpn = 24,
         /// The vendor, low bits.
         vendor_id_l: u8 = 8,
-        /// The service asked for.
+        /// Service ID.
         service_id: ServiceId = 64,
         /// The service's queue key.
         q_key: QKey = 32,

@@ -48,7 +48,7 @@ impl Observer for &mut Layers {
 pub(super) struct Walk<'f, 'a, O> {
     /// Result so far: filled in place, because a frame is large and there are millions.
     pub(super) frame: &'f mut Frame<'a>,
-    /// Is told of every layer.
+    /// Observer of every layer.
     pub(super) observer: O,
     /// Headers of each kind that may still be walked, over all tunnels of the frame.
     pub(super) left: HeadersLeft,

@@ -22,7 +22,7 @@ const KEPT_MAX: usize = 1 << 22;
 /// Samples of latencies.
 pub(crate) struct Samples {
     nanos: Vec<u64>,
-    /// One of so many is kept.
+    /// Number of messages of which one is kept.
     stride: u64,
     count: u64,
     sum: u128,

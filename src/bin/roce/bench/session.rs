@@ -368,7 +368,7 @@ impl Traffic {
     }
 }
 
-/// All that a NIC counts.
+/// Returns the counters of a NIC.
 fn counted(nic: &dyn Device) -> Counted {
     nic.statistics().into_iter().collect()
 }

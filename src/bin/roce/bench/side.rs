@@ -41,7 +41,7 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// Makes what a plan needs.
+    /// Creates the objects that a plan needs.
     pub(crate) fn new(nic: &Nic, plan: &Plan, gid_index: u8) -> anyhow::Result<Self> {
         let gids = nic.gids();
         let gid = *gids.get(usize::from(gid_index)).with_context(|| {
@@ -273,7 +273,7 @@ impl Side {
         Ok(right)
     }
 
-    /// Whether memory holds what messages hold.
+    /// Whether memory holds the pattern of messages.
     fn holds_pattern(&mut self, offset: usize, len: usize) -> anyhow::Result<bool> {
         let bytes = self.scratch.get_mut(..len).context("longer than any message")?;
         self.region.read(offset as u64, bytes)?;

@@ -133,7 +133,7 @@ fn work(args: &RunArgs, instances: &[Instance], events: &Sender<Event>) -> Resul
     Ok(())
 }
 
-/// The scenarios that are asked for.
+/// Returns the instances that the arguments select.
 fn instances(args: &RunArgs) -> Result<Vec<Instance>> {
     let mut all = Vec::new();
     for path in &args.scenario {

@@ -11,7 +11,7 @@ use super::args::Args;
 use crate::input::Inputs;
 use crate::interrupt;
 
-/// The fields that need it.
+/// Fields that need the connections of the whole capture.
 pub(super) const FIELDS: [&str; 2] = ["roce.flow", "roce.retransmission"];
 
 /// The analysis of a capture that was read once, and is read once more.

@@ -100,7 +100,7 @@ impl<W: Write + Send> Run<W> {
         Ok(())
     }
 
-    /// Writes what there is of text.
+    /// Writes the text so far.
     fn print(&mut self) -> io::Result<()> {
         let Shown { packets, text, .. } = &mut self.all;
         self.left -= core::mem::take(packets);

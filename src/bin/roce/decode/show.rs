@@ -120,7 +120,7 @@ impl Shown {
         self.unknown.append(&mut later.unknown);
     }
 
-    /// Forgets everything, and keeps the memory.
+    /// Clears the output, and keeps the memory.
     pub(super) fn clear(&mut self) {
         self.packets = 0;
         self.text.clear();

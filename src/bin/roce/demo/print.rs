@@ -32,7 +32,7 @@ pub(super) fn title(number: usize, title: &str, about: &str, out: &mut dyn Write
     Ok(())
 }
 
-/// A packet as it was captured.
+/// Prints a captured packet.
 pub(super) fn packet(from_a: bool, line: &str, out: &mut dyn Write) -> Result<()> {
     let way = if from_a { "A ──► B" } else { "A ◄── B" };
     // The addresses are known; what matters stands behind them.
@@ -40,12 +40,12 @@ pub(super) fn packet(from_a: bool, line: &str, out: &mut dyn Write) -> Result<()
     Ok(writeln!(out, "    {way}  {line}")?)
 }
 
-/// A receive that is posted.
+/// Prints a receive.
 pub(super) fn recv(side: char, wr: &RecvWr<'_>, out: &mut dyn Write) -> Result<()> {
     Ok(writeln!(out, "{side} recv   wr_id={} {}", wr.id.0, list(wr.sges))?)
 }
 
-/// A send that is posted.
+/// Prints a send.
 pub(super) fn send(side: char, wr: &SendWr<'_>, out: &mut dyn Write) -> Result<()> {
     write!(out, "{side} send   wr_id={} {} ({})", wr.id.0, wr.opcode().name(), wr.flags)?;
     match wr.op {

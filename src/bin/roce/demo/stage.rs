@@ -40,7 +40,7 @@ pub(super) struct Stage {
     wire: Sink,
 }
 
-/// A NIC with one of everything.
+/// A NIC with a protection domain, a completion queue and memory.
 pub(super) struct Side {
     pub(super) name: char,
     pub(super) address: Ipv4Addr,
@@ -190,7 +190,7 @@ impl<'s> Play<'s> {
         Ok((a_qp, b_qp))
     }
 
-    /// Says something.
+    /// Prints a line of text.
     pub(super) fn say(&mut self, text: &str) -> Result<()> {
         self.packets()?;
         Ok(writeln!(self.out, "  {text}")?)

@@ -39,7 +39,7 @@ impl FromStr for Selector {
 }
 
 impl Selector {
-    /// Whether it means this connection.
+    /// Whether it selects this connection.
     pub(super) fn matches(self, connection: &Connection) -> bool {
         match self {
             Self::Number(number) => connection.flow == number,

@@ -82,7 +82,7 @@ pub(crate) fn round(
     all
 }
 
-/// Asks one host.
+/// Sends a task to one host, and returns its result.
 fn ask(host: &Host, task: &Task, token: Option<&Token>) -> anyhow::Result<TaskResult> {
     if task.targets.is_empty() {
         return Ok(TaskResult::default());

@@ -122,7 +122,7 @@ pub(crate) enum Pairs {
 }
 
 impl Pairs {
-    /// Reads what the options say.
+    /// Reads the pairs of the options.
     pub(crate) fn read(
         file: Option<&PathBuf>,
         peers: Option<usize>,

@@ -62,7 +62,7 @@ impl Metrics {
         Ok(Self { shared, address })
     }
 
-    /// Returns where they are served.
+    /// Returns the address at which the metrics are served.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::files::find_program;
 
-/// The name that programs look for.
+/// File name that programs search.
 pub(super) const NAME: &str = "libibverbs.so.1";
 
 /// Bytes that only our library has; `tools/ibverbs/install` puts them into an ELF note.

@@ -23,7 +23,7 @@ const TMPFS: &std::ffi::CStr = c"mode=755,size=64m";
 /// User namespace that a process enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum User {
-    /// A new one.
+    /// A new namespace.
     New,
     /// The namespace of the caller's other programs under `roce run`, if there are any. Between
     /// user namespaces the kernel denies what programs of one user may do to each other, such as

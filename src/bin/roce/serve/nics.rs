@@ -45,13 +45,13 @@ impl Nics {
         Ok(Self { named, by_address: Mutex::default(), have_managers })
     }
 
-    /// One NIC, which is there already.
+    /// Creates a set of one NIC.
     pub(super) fn of(nic: Arc<dyn Device>) -> Self {
         let named = Some(Arc::new(Served { nic, manager: None }));
         Self { named, by_address: Mutex::default(), have_managers: false }
     }
 
-    /// The NIC that was named.
+    /// Returns the NIC that was named.
     pub(super) fn named(&self) -> Option<&dyn Device> {
         self.named.as_ref().map(|served| &*served.nic)
     }
@@ -61,7 +61,7 @@ impl Nics {
         self.named().map_or("the address that clients connect to", Device::name)
     }
 
-    /// Whether they have connection managers.
+    /// Whether the NICs have connection managers.
     pub(super) fn have_managers(&self) -> bool {
         self.have_managers
     }

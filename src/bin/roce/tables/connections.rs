@@ -164,7 +164,7 @@ fn max(values: &Distribution) -> Cell {
     some(values).map(|values| values.percentiles().max).into()
 }
 
-/// A distribution that has values.
+/// Returns the distribution if it has values.
 fn some(values: &Distribution) -> Option<&Distribution> {
     Some(values).filter(|values| values.count() > 0)
 }

@@ -143,7 +143,7 @@ impl Table {
         self.seal()?.publish()
     }
 
-    /// Writes what is left.
+    /// Writes the remaining rows.
     pub(crate) fn seal(mut self) -> Result<SealedFile> {
         if self.group.len > 0 {
             self.write_group()?;

@@ -85,7 +85,7 @@ impl Task {
         opening.saturating_add(probing).saturating_add(SLACK)
     }
 
-    /// The lines of it.
+    /// Returns the lines of the message.
     pub(crate) fn to_lines(&self) -> String {
         let (interval, timeout) = (self.interval.as_micros(), self.timeout.as_micros());
         let mut text = format!("probe {} {} {interval} {timeout}\n", self.paths, self.count);
@@ -96,7 +96,7 @@ impl Task {
         text
     }
 
-    /// Receives what a client asks for.
+    /// Receives the task of a client.
     pub(crate) fn read(control: &mut Control) -> anyhow::Result<Self> {
         let words = control.expect("probe")?;
         let [paths, count, interval, timeout] = words.split(' ').collect::<Vec<_>>()[..] else {
@@ -151,7 +151,7 @@ const TIMES: [Times; 3] = [
 ];
 
 impl TaskResult {
-    /// The lines of it.
+    /// Returns the lines of the message.
     pub(crate) fn to_lines(&self) -> String {
         let mut text = String::new();
         for (target, reason) in &self.failed {
@@ -182,7 +182,7 @@ impl TaskResult {
         text
     }
 
-    /// Receives what became of a task.
+    /// Receives the result of a task.
     pub(crate) fn read(control: &mut Control, task: &Task) -> anyhow::Result<Self> {
         let mut result = Self::default();
         let (targets, cells) = (task.targets.len(), task.targets.len() * task.paths);

@@ -23,7 +23,7 @@ pub(crate) struct Reach {
     pub(crate) qps: Vec<Endpoint>,
     /// Start address of the memory.
     pub(crate) addr: u64,
-    /// The key to it.
+    /// Remote key.
     pub(crate) rkey: RKey,
     /// The kind of its link: `udp`, `raw`, `verbs`.
     pub(crate) link: String,

@@ -108,12 +108,12 @@ impl Wish {
         regions.fold(QP_BYTES.saturating_add(receives), u64::saturating_add)
     }
 
-    /// The address that answers go to.
+    /// Returns the address that answers go to.
     pub(crate) fn address(&self) -> IpAddr {
         address_of(self.peer.gid)
     }
 
-    /// The lines of it.
+    /// Returns the lines of the message.
     pub(crate) fn to_lines(&self) -> String {
         let mut text = String::new();
         let Endpoint { gid, qpn, psn } = self.peer;
@@ -176,7 +176,7 @@ fn region(bytes: &str, rights: &str) -> anyhow::Result<RegionWish> {
 }
 
 impl Grant {
-    /// The lines of it.
+    /// Returns the lines of the message.
     pub(crate) fn to_lines(&self) -> String {
         let mut text = format!("mtu {}\n", self.mtu);
         let Endpoint { gid, qpn, psn } = self.qp;
@@ -230,7 +230,7 @@ impl Area {
 }
 
 impl Command {
-    /// The line of it.
+    /// Returns the line of the message.
     pub(crate) fn to_line(&self) -> String {
         match self {
             Self::Fill { area, offset, bytes } => {

@@ -118,7 +118,7 @@ pub(crate) struct Plan {
     pub(crate) tx_depth: u32,
     /// Whether the server sends as well.
     pub(crate) bidirectional: bool,
-    /// Whether what arrives is looked at.
+    /// Whether received messages are compared with the pattern.
     pub(crate) verify: bool,
 }
 
@@ -128,7 +128,7 @@ pub(crate) const SIZE_MAX: u32 = 1 << 23;
 /// Maximum number of queue pairs of a run.
 pub(crate) const QPS_MAX: u32 = 1024;
 
-/// Largest value of that maximum.
+/// Maximum value of `tx_depth`.
 pub(crate) const TX_DEPTH_MAX: u32 = 8192;
 
 /// Maximum number of receives that a queue pair has posted.

@@ -34,12 +34,12 @@ pub(crate) struct Welcome {
 }
 
 impl Hello {
-    /// The lines of it.
+    /// Returns the lines of the message.
     pub(crate) fn to_lines(self) -> String {
         format!("prober {}\nrate {}\nend\n", words_of(self.prober), self.rate)
     }
 
-    /// Receives what a client says.
+    /// Receives the first message of a client.
     pub(crate) fn read(control: &mut Control) -> anyhow::Result<Self> {
         let words = control.expect("prober")?;
         let [gid, qpn, qkey] = words.split(' ').collect::<Vec<_>>()[..] else {
@@ -54,12 +54,12 @@ impl Hello {
 }
 
 impl Welcome {
-    /// The lines of it.
+    /// Returns the lines of the message.
     pub(crate) fn to_lines(self) -> String {
         format!("responder {} {:#x}\nend\n", words_of(self.responder), self.instance)
     }
 
-    /// Receives what a server answers.
+    /// Receives the answer of a server.
     pub(crate) fn read(control: &mut Control) -> anyhow::Result<Self> {
         let words = control.expect("responder")?;
         let [gid, qpn, qkey, instance] = words.split(' ').collect::<Vec<_>>()[..] else {

@@ -8,7 +8,7 @@ use super::messages::number;
 /// Bytes of a key.
 const KEY_BYTES: usize = 16;
 
-/// Private data begins with this.
+/// First bytes of the private data.
 const MAGIC: [u8; 8] = *b"roce-qp\0";
 
 /// Port of the connection manager at which a server listens for the queue pairs of one client, and

@@ -204,7 +204,7 @@ pub(super) fn connect(wire: &mut Wire, to: SocketAddr, script: &Script) -> Resul
     Err(Error::Unreachable).with_context(|| format!("--connect {to}"))
 }
 
-/// The error that an event is.
+/// Converts an event to an error.
 fn failure(event: &Event) -> Error {
     match (event.kind, &event.param) {
         (EventKind::Rejected, roce::cm::EventParam::Conn(conn)) => Error::Refused {

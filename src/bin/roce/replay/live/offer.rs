@@ -147,7 +147,7 @@ fn now() -> Instant {
 }
 
 impl Offered {
-    /// Maps a script onto it.
+    /// Maps a script onto the offer.
     pub(super) fn map(&self, target: &mut Target, needs: &Needs) {
         target.source = Some(self.wish.peer.gid);
         target.destination = Some(self.grant.qp.gid);

@@ -53,7 +53,7 @@ pub(super) fn scripts(file: &Path, args: &LiveArgs) -> Result<Vec<Script>> {
     Ok(chosen)
 }
 
-/// Says what is left out.
+/// Reports the requests that are left out.
 fn remark(script: &Script) {
     let flow = script.flow;
     let left_out = script.left_out;
