@@ -1,4 +1,4 @@
-//! The source itself: which room may use which, how doc comments open, and words that are struck.
+//! The source itself: uses between rooms, openings and width of comments, struck words, links.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::{BTreeMap, BTreeSet};

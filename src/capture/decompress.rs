@@ -1,4 +1,4 @@
-//! Plain, gzip or zstd: what the bytes of a file turn into before they are parsed.
+//! Decompression of captures: plain, gzip or zstd.
 //!
 //! The decoders of `flate2` and `zstd` that implement [`Read`] drop what they had decoded in the
 //! very call that meets damage. Here the framing is done by hand around their cores, so that

@@ -1,4 +1,4 @@
-//! Event channels: what a program reads events from.
+//! Event channels, from which programs read events.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! A connection: what two managers exchange messages about.
+//! Connections: state, identifiers and negotiated parameters of each.
 
 use super::Manager;
 use super::loss::Transmission;

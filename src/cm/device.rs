@@ -1,4 +1,4 @@
-//! Devices: what the manager must know of an RNIC.
+//! Devices: facts about an RNIC that the manager needs.
 
 use core::net::IpAddr;
 

@@ -1,4 +1,5 @@
-//! The connection manager, sans IO: what `rdma_cm` and `ib_cm` are in Linux, as a state machine.
+//! The connection manager as a state machine without IO: the counterpart of `rdma_cm` and `ib_cm`
+//! in Linux.
 //!
 //! A [`Manager`] is told everything and asks nothing of the system: commands of programs, MADs that
 //! came to queue pair 1, and the time. It answers with MADs to transmit, events, questions and the

@@ -1,4 +1,4 @@
-//! The way in: what a MAD must be before a connection is looked for.
+//! Checks of an arriving MAD, and its dispatch to a connection.
 
 use super::counters::Counter;
 use super::message::{self, BASE_VERSION, CLASS_VERSION, MadBytes, SEND};

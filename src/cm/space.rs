@@ -1,4 +1,4 @@
-//! Port spaces: which id is bound to which address and port, and which of them listens.
+//! Port spaces: addresses and ports of bound and listening ids.
 //!
 //! The rules are those of Linux's `cma_check_port`. Spaces are apart from each other and from TCP's
 //! and UDP's own ports. Unlike on Linux, a loopback address is a wildcard only if no device has it:

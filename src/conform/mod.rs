@@ -1,4 +1,4 @@
-//! Scenarios, run on any two devices, and what differs.
+//! Scenarios on any two devices, and the comparison of their outcomes.
 //!
 //! A [`Scenario`](scenario::Scenario) is a few lines of TOML: who posts what, in which order, what
 //! the wire does to which packet, and what must hold afterwards. It names two sides, *requester*

@@ -1,4 +1,4 @@
-//! The NICs of a service, and what they look like to the manager.
+//! The NICs of a service, as devices of the manager.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};

@@ -1,4 +1,4 @@
-//! Completions, and what holds and announces them.
+//! Completions, completion queues and completion channels.
 
 use core::ffi::{c_int, c_uint, c_void};
 

@@ -1,4 +1,4 @@
-//! The interfaces of this machine, and what a RoCE port on one of them would be.
+//! Interfaces of this machine, and RoCE ports on them.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};

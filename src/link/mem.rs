@@ -1,8 +1,8 @@
 //! A network in memory, with faults by chance or by rule, in virtual time.
 //!
 //! It is a state machine as the engine is: packets are put in with the time, and come out when
-//! theirs has come. What happens to a packet on the way the one [fault injector](super::fault)
-//! decides. Packets travel as they would on a wire, from the IP header to the ICRC.
+//! theirs has come. The [fault injector](super::fault) decides what happens on the way. Packets
+//! travel as they would on a wire, from the IP header to the ICRC.
 
 use super::fault::chance::{Decision, Impairments};
 use super::fault::queue::{Held, Queue};

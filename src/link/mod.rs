@@ -1,4 +1,4 @@
-//! Links: how a NIC sends and receives packets on a network.
+//! Links, by which a NIC sends and receives packets on a network.
 //!
 //! A link belongs to one port. It prepends IP and UDP headers, appends the ICRC, and checks both on
 //! packets that arrive. Its halves are independent, so that one thread can send while another

@@ -1,4 +1,4 @@
-//! A tap: what passes a link, written into a capture.
+//! A tap: writes all packets of a link into a capture.
 //!
 //! Packets are written from the IP header to the ICRC, as they were on the wire: a link has sealed
 //! what it sent, and knows the headers of what it received. The one thing that a tap cannot see is

@@ -1,4 +1,4 @@
-//! A connection's core on its queue pair: what all forms of the interface share.
+//! A connection's core on its queue pair, shared by all forms of the interface.
 //!
 //! One lock guards the core. Each call that waits makes progress itself: it polls, tells the core
 //! completions, and posts what it yields. After a while it sleeps. Of several threads that wait one

@@ -1,4 +1,4 @@
-//! RX and TX from the threads of the program: what a poll and a post do.
+//! RX and TX from the threads of the program, by polls and posts.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! Slabs of one partition: which items are free. It knows offsets, not memory.
+//! Slabs of one partition, with their free items, by offsets and not by memory.
 //!
 //! A slab belongs to one class while any of its items is in use, and to none otherwise. Each class
 //! lists its slabs that have a free item. Items of a slab that were never in use since it came to

@@ -1,4 +1,4 @@
-//! Flow steering: which queue pairs receive a frame.
+//! Flow steering: selects the queue pairs that receive a frame.
 
 use std::collections::BTreeMap;
 

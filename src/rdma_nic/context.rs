@@ -1,4 +1,4 @@
-//! An open device, and what it says of itself.
+//! An open device, and its attributes.
 #![allow(unsafe_code, reason = "calls of libibverbs")]
 
 use core::ffi::{CStr, c_int};

@@ -1,4 +1,4 @@
-//! The vocabulary of verbs: what a program asks of an RNIC, and what it is told.
+//! The vocabulary of verbs: requests of a program to an RNIC, and its answers.
 //!
 //! A software RNIC, a C library that stands in for `libibverbs` and a wrapper of real RNICs all
 //! speak of the same things. Here they are once, with the numbers, names and texts of `ibv_*`, so

@@ -1,4 +1,4 @@
-//! The states of a queue pair, and what each of them does.
+//! States of a queue pair, and the behavior of each.
 //!
 //! How a queue pair gets from one to the next is in [`transition`](super::transition).
 

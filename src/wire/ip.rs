@@ -1,4 +1,4 @@
-//! IPv4, IPv6 and UDP: what RoCEv2 travels in.
+//! IPv4, IPv6 and UDP, which carry RoCEv2.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 

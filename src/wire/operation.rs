@@ -1,4 +1,4 @@
-//! The one table of operations: what packets of every service and position have in common.
+//! The one table of operations: properties that packets of every service and position share.
 
 /// Operation that a packet requests or answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

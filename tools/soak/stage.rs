@@ -1,4 +1,4 @@
-//! Two NICs with faults between them, and what one round of work has at each.
+//! Two NICs with faults between them, and the objects of one round of work.
 
 use std::cell::Cell;
 use std::net::IpAddr;

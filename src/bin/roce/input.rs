@@ -1,4 +1,4 @@
-//! The captures that a subcommand reads: opened, merged by time, and what was wrong with them.
+//! The captures that a subcommand reads: opened, merged by time, with their errors.
 
 use std::fs::File;
 use std::io::{self, Read};

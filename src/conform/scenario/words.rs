@@ -1,4 +1,4 @@
-//! The words of a scenario: what completions, states, events and packets are called.
+//! Names of completions, states, events and packets in a scenario.
 
 use super::{Done, Expect, Sent};
 use crate::verbs::{EventType, QpState, WcOpcode, WcStatus};

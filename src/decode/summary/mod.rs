@@ -1,4 +1,4 @@
-//! A capture as a whole: what is in it, between whom, and what went wrong.
+//! Summary of a capture: packets, conversations, errors.
 
 #[cfg(feature = "analysis")]
 mod serialize;

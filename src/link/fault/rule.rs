@@ -1,4 +1,4 @@
-//! Faults by rule: which packet, which time, and what is done to it.
+//! Faults by rule: the packets that a rule selects, and its action.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! The shared word and the doorbell: how threads of a NIC signal each other.
+//! The shared word and the doorbell, by which threads of a NIC signal each other.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

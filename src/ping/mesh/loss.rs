@@ -1,4 +1,4 @@
-//! Loss: which host or path it belongs to.
+//! Attribution of losses to hosts and paths.
 //!
 //! A NIC that drops packets drops those of all its peers and source ports at the same rate. A link
 //! or a switch on one ECMP path drops packets of some pairs and source ports, and none of the

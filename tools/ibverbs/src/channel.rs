@@ -1,4 +1,4 @@
-//! Completion channels: where completion queues tell that something came.
+//! Completion channels.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};

@@ -1,4 +1,4 @@
-//! Queues with descriptors, and where the events of a NIC go.
+//! Queues with descriptors, and the routes of a NIC's events.
 //!
 //! A NIC knows objects by handles, C by pointers; several contexts share a NIC. [`Routes`] knows
 //! for each object whose it is, and puts what happens to it into the queue of its context or of its

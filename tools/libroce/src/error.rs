@@ -1,4 +1,4 @@
-//! Error numbers, and which failure has which.
+//! Error numbers of failures.
 
 use std::ffi::CStr;
 use std::fmt::Display;

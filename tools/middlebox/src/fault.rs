@@ -1,4 +1,4 @@
-//! Faults, and which packets they are for.
+//! Faults, and the packets that they apply to.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

@@ -1,4 +1,4 @@
-//! The truth: what happened with each packet, and totals.
+//! Log of the middlebox: the events of each packet, and totals.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

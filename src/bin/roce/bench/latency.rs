@@ -1,4 +1,4 @@
-//! One message at a time, and how long each takes.
+//! Latency: one message at a time.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! `roce bench`: how fast it is, as perftest asks.
+//! `roce bench`: bandwidth and latency, with perftest's options and tables.
 
 mod args;
 mod bandwidth;

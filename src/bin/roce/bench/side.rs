@@ -1,4 +1,4 @@
-//! One side of a run: what it has on its NIC.
+//! One side of a run: its objects on a NIC.
 
 use anyhow::{Context, bail, ensure};
 use roce::device::{Ah, AnyQp, Context as Nic, Cq, Device, Mr, Pd};

@@ -1,4 +1,4 @@
-//! `roce conform`: scenarios on two devices, and what differs.
+//! `roce conform`: scenarios on two devices, and their differences.
 
 mod run;
 mod serve;

@@ -1,5 +1,4 @@
-//! `roce demo --queues`: what queue depth, batches and completion moderation do, counted while they
-//! do it.
+//! `roce demo --queues`: effects of queue depth, batches and completion moderation, counted.
 
 use std::io::Write;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! `--fail-on KIND`: which findings make the exit status 1.
+//! `--fail-on KIND`: findings that make the exit status 1.
 
 use std::str::FromStr;
 

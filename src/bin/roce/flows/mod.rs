@@ -1,4 +1,4 @@
-//! `roce flows`: what happened on the connections of captures, and what went wrong.
+//! `roce flows`: connections, messages and findings of captures.
 
 mod args;
 mod fail_on;

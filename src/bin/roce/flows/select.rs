@@ -1,4 +1,4 @@
-//! `-q`: which connections are shown packet by packet.
+//! `-q`: connections that are shown packet by packet.
 
 use std::net::IpAddr;
 use std::str::FromStr;

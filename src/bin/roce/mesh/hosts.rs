@@ -1,4 +1,4 @@
-//! The hosts of a mesh, and which of them probe which.
+//! The hosts of a mesh, and the pairs that probe each other.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};

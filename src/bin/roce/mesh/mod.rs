@@ -1,4 +1,4 @@
-//! `roce mesh`: hosts probe each other, and what differs between them is named.
+//! `roce mesh`: hosts probe each other; outliers among hosts and paths are named.
 
 pub(crate) mod agent;
 mod collect;

@@ -1,4 +1,4 @@
-//! The files of a program's devices: which form they have, and how the program comes to see them.
+//! The files of a program's devices: their form, and the way the program sees them.
 
 use std::env;
 use std::ffi::{OsStr, OsString};

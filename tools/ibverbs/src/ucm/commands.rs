@@ -1,4 +1,4 @@
-//! The table of commands, and what each does.
+//! The table of commands, and their handlers.
 //!
 //! Checks and error numbers are those of Linux's `ucma.c`. No command trusts a pointer or a length
 //! of the program: what cannot be read or written fails with `EFAULT`.

@@ -1,4 +1,4 @@
-//! Limits of a server of benchmarks, and what a plan takes of them.
+//! Limits of a server of benchmarks, and the admission of plans.
 
 use anyhow::ensure;
 use roce::control::{Limits, Ticket, Use};

@@ -1,4 +1,4 @@
-//! `--map`: what becomes of the numbers of a capture.
+//! `--map`: replacement of the numbers of a capture.
 
 use std::fmt::Display;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Playing scripts to a live peer, and what comes of it.
+//! Playing scripts to a live peer.
 
 use std::net::IpAddr;
 use std::time::Duration;

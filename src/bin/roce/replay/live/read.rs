@@ -1,4 +1,4 @@
-//! The scripts of a capture, and which of them are played.
+//! Selection of the scripts of a capture that are played.
 
 use std::path::Path;
 
