@@ -1,21 +1,18 @@
 //! The end of a connection, and of the capture: what the report says.
 
 use super::connection::{Connection, Direction, End, Pairing, Stall};
-use super::evidence::{Evidence, Failure};
+use super::evidence::Evidence;
 use super::finding::Finding;
 use super::findings;
 use super::groups::{Groups, HostMatrix};
 use super::limits::{ENDED_CONNECTIONS_MAX, FINDINGS_MAX};
-use super::message::Outcome;
-use super::recovery::Recovery;
 use super::report::{Report, Totals};
-use super::requester::{Requester, Scene};
+use super::requester::Scene;
 use super::series::Series;
 use super::stream::{Key, Stream};
 use super::tracker::Analysis;
 use super::vantage::VantageReport;
-use super::{FlowNumber, RetransmissionCause, Sink};
-use crate::observe::responses::Missing;
+use super::{FlowNumber, Sink};
 use crate::time::Instant;
 use crate::wire::{Qpn, Service};
 
@@ -152,45 +149,7 @@ impl Analysis {
         let Self { budget, .. } = self;
         let (flow, end) = (stream.flow, stream.end);
         let mut scene = Scene { sink, budget, flow, requester: end };
-        match stream.key.service {
-            Service::Uc | Service::Ud => {
-                let is_datagram = stream.key.service == Service::Ud;
-                while requester.records.len() > 0 {
-                    requester.forget_unreliable(is_datagram, &mut scene);
-                }
-                requester.tell_open_losses(&mut scene);
-            }
-            _ => {
-                requester.end_reliable(end_time, &mut scene);
-                if let Some(stall) = silence
-                    && !requester.messages.is_empty()
-                    && !requester.is_failed
-                {
-                    requester.add_stall(stall);
-                }
-            }
-        }
-        let [requests, responses] = requester.statistics.full_payload;
-        if requests > 0 && responses > 0 && requests != responses {
-            let [request, response] = requester.full_frames;
-            requester.evidence().mtu_frames = [response, request];
-        }
-        requester.release_records(scene.budget);
-        while let Some(message) = requester.messages.pop_first() {
-            scene.budget.messages = scene.budget.messages.saturating_sub(1);
-            // What was on its way when the responder refused an earlier one.
-            let is_failed = requester.is_failed;
-            let outcome = if is_failed { Outcome::Flushed } else { Outcome::InFlight };
-            requester.tell(&message, outcome, &mut scene);
-        }
-        let statistics = &mut requester.statistics;
-        for operation in &statistics.operations {
-            statistics.latency.merge(&operation.latency);
-        }
-        let acks = statistics.acks.max(1);
-        #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-        let ratio = requester.new_packets as f64 / acks as f64;
-        statistics.packets_per_ack = if statistics.acks == 0 { 0.0 } else { ratio };
+        requester.end(stream.key.service, silence, end_time, &mut scene);
     }
 
     /// Whether end 0 of the streams is `ends[1]` of the connection.
@@ -231,7 +190,7 @@ impl Analysis {
         }
         let mut directions = both.map(|stream| {
             let requester = stream.and_then(|stream| stream.requester.as_ref());
-            requester.map_or_else(Direction::default, |r| r.statistics.clone())
+            requester.map_or_else(Direction::default, |r| r.statistics().clone())
         });
         for (end, stream) in both.into_iter().enumerate() {
             let Some(stream) = stream else { continue };
@@ -254,8 +213,8 @@ impl Analysis {
         for direction in &mut directions {
             direction.operations.sort_by_key(|operation| operation.operation as u8);
         }
-        let learned = all().filter_map(|stream| stream.requester.as_ref()).map(|r| r.mtu).max();
-        let path_mtu = learned.filter(|&mtu| mtu > 0).and_then(|mtu| u16::try_from(mtu).ok());
+        let requesters = all().filter_map(|stream| stream.requester.as_ref());
+        let path_mtu = requesters.filter_map(|requester| requester.path_mtu()).max();
         let is_alone = second.is_none();
         Some(Connection {
             flow: first.flow,
@@ -348,12 +307,7 @@ fn keep_congestion_frames(streams: &mut [Option<Box<Stream>>; 2]) {
         streams.iter_mut().zip([(first, second), (second, first)]).map(|(s, (o, p))| (s, o, p))
     {
         let Some(requester) = stream.as_mut().and_then(|s| s.requester.as_mut()) else { continue };
-        if let Some((marks, _)) = own {
-            requester.evidence().ce_marks = marks;
-        }
-        if let Some((_, cnps)) = other {
-            requester.evidence().cnps = cnps;
-        }
+        requester.keep_congestion_frames(own.map(|(marks, _)| marks), other.map(|(_, cnps)| cnps));
     }
 }
 
@@ -397,123 +351,5 @@ fn add_congestion(directions: &mut [Direction; 2], end: usize, stream: &Stream) 
         other.ce_marked += responses;
         // CNPs that it sent answer marked packets of the other end, which are requests in most cases.
         other.cnps += congestion.cnps;
-    }
-}
-
-/// The end of a requester that gets no answer.
-#[derive(Clone, Copy, Debug)]
-struct Ending {
-    outcome: Outcome,
-    attempts: u32,
-    /// Time when the request was transmitted first, and when the requester was heard last.
-    first_time: u64,
-    last_time: u64,
-    last_frame: u64,
-    /// Whether the requester has given up.
-    is_over: bool,
-}
-
-/// The most retransmissions that a queue pair can be set to: `retry_cnt` has three bits.
-const RETRIES_MAX: u32 = 7;
-
-impl Requester {
-    /// Decides how messages in flight ended when the capture does, or when the queue pair begins anew.
-    fn end_reliable<S: Sink>(&mut self, end_time: u64, scene: &mut Scene<'_, S>) {
-        self.accept_missing_responses(scene);
-        let mut unanswered = self.runs.take_unanswered(self.unacked);
-        let least = self.timeout_least();
-        unanswered.retain(|run| end_time.saturating_sub(run.time) >= least);
-        if !unanswered.is_empty() {
-            // Without an acknowledgment the requests themselves are all that shows it.
-            let requests = unanswered.iter().map(|run| run.frame);
-            let proof = requests.fold(self.last_ack.frame, u64::max);
-            self.report_missing(&Missing { unanswered, ..Missing::default() }, proof, scene);
-        }
-        let ending = self.ending(end_time);
-        if ending.is_some() {
-            self.tell_unseen(scene);
-        }
-        self.tell_open_losses(scene);
-        let Some(ending) = ending else { return };
-        let Some(first) = self.messages.first() else { return };
-        let outcome = if ending.is_over { ending.outcome } else { Outcome::InFlight };
-        let told = first.message(scene.flow, scene.requester, ending.outcome);
-        self.evidence().failure = Some(Failure {
-            attempts: ending.attempts,
-            first_frame: self.progress_frame,
-            last_frame: ending.last_frame,
-            time_nanos: ending.last_time.saturating_sub(ending.first_time),
-            silence_nanos: end_time.saturating_sub(ending.last_time),
-            last_acked: self.last_acked_psn(),
-            is_over: ending.is_over,
-            message: told,
-            flushed: (self.messages.len() - 1) as u64,
-        });
-        if !ending.is_over {
-            return;
-        }
-        self.is_failed = true;
-        let mut outcomes = [outcome].into_iter().chain(core::iter::repeat(Outcome::Flushed));
-        while let Some(message) = self.messages.pop_first() {
-            scene.budget.messages = scene.budget.messages.saturating_sub(1);
-            self.tell(&message, outcomes.next().unwrap_or(Outcome::Flushed), scene);
-        }
-    }
-
-    /// Returns the end of a requester that retransmits without an answer, and whether it has given up: its silence is
-    /// longer than it waited before.
-    fn ending(&self, end_time: u64) -> Option<Ending> {
-        let first = self.messages.first()?;
-        let Recovery { attempts, attempts_since, attempt_interval, pass_cause, .. } = self.recovery;
-        if let Some((last_time, last_frame)) = self.last_rnr
-            && last_time >= self.last_request.0
-        {
-            let wait = match self.rnr_wait_max {
-                0 => self.rnr_timer_nanos().saturating_mul(8),
-                wait => wait,
-            };
-            let is_over = end_time.saturating_sub(last_time) > wait.saturating_mul(4);
-            let (outcome, attempts) = (Outcome::RnrRetryExceeded, self.rnr_attempts);
-            let first_time = self.rnr_since.unwrap_or(last_time);
-            let ending = Ending { outcome, attempts, first_time, last_time, last_frame, is_over };
-            return is_over.then_some(ending);
-        }
-        if attempts == 0 || (self.unacked > first.last && !first.needs_response()) {
-            return None;
-        }
-        let (last_time, last_frame) = self.last_request;
-        let silence = end_time.saturating_sub(last_time);
-        let is_over = silence > attempt_interval.saturating_mul(3) || attempts >= RETRIES_MAX;
-        let is_timeout = pass_cause == Some(RetransmissionCause::Timeout);
-        let (outcome, first_time) = (Outcome::RetryExceeded, attempts_since);
-        let ending = Ending { outcome, attempts, first_time, last_time, last_frame, is_over };
-        (is_over || (is_timeout && attempts > 1)).then_some(ending)
-    }
-
-    /// How long a receiver that is not ready asks to wait, in nanoseconds; 0 if none did.
-    pub(super) fn rnr_timer_nanos(&self) -> u64 {
-        let timer = self.evidence_or_none().and_then(|evidence| evidence.rnr_timer);
-        timer.map_or(0, |timer| u64::from(timer.micros()) * 1000)
-    }
-
-    /// READs whose responses the capture missed: later requests were answered, and the requester did not go back.
-    fn accept_missing_responses<S: Sink>(&mut self, scene: &mut Scene<'_, S>) {
-        while let Some(read) = self.messages.first_read() {
-            let (first, last, end) = (read.first, read.last, read.responses_end);
-            let is_passed = self.unacked > last + 1
-                && self.recovery.attempts == 0
-                && self.recovery.cursor > last + 1;
-            if !is_passed {
-                break;
-            }
-            let missing = self.missing_responses.iter().filter(|m| (first..=last).contains(*m));
-            let count = missing.count() as u64 + (last + 1).saturating_sub(end);
-            self.statistics.not_captured += count;
-            self.open_losses.retain(|loss| !loss.is_response_in(first..=last));
-            let (time, frame) = (Instant::from_nanos(self.last_ack.time), self.last_ack.frame);
-            self.messages.end_first_read((time, frame));
-            self.evidence().not_captured.push(frame);
-        }
-        self.complete(scene);
     }
 }

@@ -65,7 +65,7 @@ pub const EARLY_CNPS_MAX: usize = 16;
 pub const CANDIDATES_MAX: usize = 64;
 
 /// A PSN that is further than this from all that is in flight belongs to another connection.
-pub const PSN_JUMP_MAX: u64 = 65_536;
+pub const PSN_JUMP_MAX: u64 = crate::observe::sequence::PSN_JUMP_MAX;
 
 /// Buckets of a distribution; with more it becomes less precise.
 pub const DISTRIBUTION_BUCKETS_MAX: usize = 512;

@@ -8,8 +8,7 @@ use std::collections::BTreeSet;
 
 use super::connection::Pairing;
 use super::limits::{CANDIDATES_MAX, ORPHAN_RESPONSES_MAX};
-use super::requester::Verdict;
-use super::responses::role_of;
+use super::requester::{Verdict, role_of};
 use super::stream::Route;
 use super::tracker::Analysis;
 use super::{FlowNumber, PacketFacts, PacketRole, Sink};
@@ -212,7 +211,7 @@ impl Analysis {
                 }
             }
             if let Some(requester) = self.stream_mut(to).and_then(|s| s.requester.as_mut()) {
-                requester.statistics.add(&orphans.statistics);
+                requester.statistics_mut().add(&orphans.statistics);
             }
         }
         last

@@ -2,20 +2,20 @@
 
 use super::budget::Budget;
 use super::conclude::Conclusion;
-use super::connection::{Blame, Pairing, Stall};
+use super::connection::{Pairing, Stall};
 use super::evidence::Frames;
 use super::finding::Thresholds;
 use super::frame_times::FrameTimes;
 use super::limits::{EARLY_CNPS_MAX, ENDPOINTS_MAX, FLOW_NUMBERS_MAX};
 use super::report::{BeyondLimits, CaptureFacts, FileFacts, Report};
-use super::requester::{Requester, Scene, Verdict};
-use super::responses::role_of;
+use super::requester::{Scene, Verdict, role_of};
 use super::series::Series;
 use super::stream::{Key, Route, Stream};
 use super::vantage::{Shown, Vantage};
 use super::{CmFacts, FlowNumber, PacketFacts, PacketNote, PacketRole, Sink, kind};
 use crate::observe::agreement::Agreements;
 use crate::observe::fold_map::FoldMap;
+use crate::observe::round_trip::RoundTrip;
 use crate::observe::timing::timeout_nanos;
 use crate::time::Instant;
 use crate::wire::{Gid, IcrcVerdict, OpcodeInfo, Operation, Qpn, Role, Service};
@@ -234,7 +234,7 @@ impl Analysis {
         let now = packet.time.as_nanos();
         now.saturating_add(CLOCK_STEP_NANOS) < stream.last_time
             || (requester.is_far(packet.psn)
-                && (requester.is_failed || now.saturating_sub(stream.last_time) > SILENCE_NANOS))
+                && (requester.is_failed() || now.saturating_sub(stream.last_time) > SILENCE_NANOS))
     }
 
     fn create<S: Sink>(&mut self, key: Key, packet: &PacketFacts, sink: &mut S) -> Option<u32> {
@@ -287,8 +287,7 @@ impl Analysis {
         if let Some(stream) = self.stream_mut(index) {
             stream.setup = Some(id);
             let requester = stream.requester.get_or_insert_default();
-            requester.rto_setup = exponent.map_or(0, timeout_nanos);
-            mtu.into_iter().for_each(|mtu| requester.set_mtu(mtu.into()));
+            requester.agree(exponent.map_or(0, timeout_nanos), mtu);
         }
         let Some(other_qp) = other_end.1 else { return false };
         let peer_key =
@@ -449,7 +448,7 @@ impl Analysis {
     /// Counts a management datagram, of which nothing is followed: its class has sequence numbers of its own.
     fn count_management(&mut self, index: u32, packet: &PacketFacts) {
         let Some(stream) = self.stream_mut(index) else { return };
-        let statistics = &mut stream.requester.get_or_insert_default().statistics;
+        let statistics = stream.requester.get_or_insert_default().statistics_mut();
         statistics.request_packets += 1;
         statistics.wire_bytes += u64::from(packet.wire_len);
     }
@@ -461,7 +460,7 @@ impl Analysis {
         info: &OpcodeInfo,
         sink: &mut S,
     ) -> Verdict {
-        let peer_srtt = self.peer_srtt(index);
+        let peer = self.peer_round_trip(index);
         let Self { streams, budget, .. } = self;
         let Some(Some(stream)) = streams.get_mut(index as usize) else { return Verdict::default() };
         stream.first_request.get_or_insert(packet.frame);
@@ -471,8 +470,8 @@ impl Analysis {
         if requester.is_far(packet.psn) && info.service != Service::Ud {
             requester.resynchronize(packet, &mut scene);
         }
-        requester.peer_srtt = peer_srtt.unwrap_or(requester.peer_srtt);
-        requester.statistics.wire_bytes += u64::from(packet.wire_len);
+        peer.iter().for_each(|peer| requester.set_peer_round_trip(peer));
+        requester.statistics_mut().wire_bytes += u64::from(packet.wire_len);
         if matches!(info.service, Service::Uc | Service::Ud) {
             requester.handle_unreliable(packet, info, &mut scene)
         } else {
@@ -481,11 +480,10 @@ impl Analysis {
     }
 
     /// The round-trip time of the other end's requests, where a response may make the requester go back.
-    fn peer_srtt(&self, index: u32) -> Option<u64> {
+    fn peer_round_trip(&self, index: u32) -> Option<RoundTrip> {
         let stream = self.stream(index)?;
-        let requester = stream.requester.as_ref()?;
-        requester.recovery.trigger.or(requester.recovery.implied)?;
-        Some(self.stream(stream.peer?)?.requester.as_ref()?.srtt)
+        stream.requester.as_ref().filter(|requester| requester.is_asked_to_go_back())?;
+        Some(*self.stream(stream.peer?)?.requester.as_ref()?.round_trip())
     }
 
     fn handle_response<S: Sink>(
@@ -514,7 +512,7 @@ impl Analysis {
         let requester = stream.requester.get_or_insert_default();
         let (flow, end) = (stream.flow, stream.end);
         let mut scene = Scene { sink, budget, flow, requester: end };
-        requester.statistics.wire_bytes += u64::from(packet.wire_len);
+        requester.statistics_mut().wire_bytes += u64::from(packet.wire_len);
         requester.handle_response(packet, info, &mut scene)
     }
 
@@ -536,7 +534,7 @@ impl Analysis {
             return None;
         }
         let (start, after) = (Instant::from_nanos(start), Some(packet.frame));
-        let blame = peer.requester.as_ref().and_then(|it| blame_of(it, packet, nanos));
+        let blame = peer.requester.as_ref().and_then(|it| it.blame_for(packet, nanos));
         Some((Stall { start, nanos, before, after, cause: None, blame }, waiting))
     }
 
@@ -570,7 +568,7 @@ impl Analysis {
             }
         }
         let latency = match &mut stream.requester {
-            Some(requester) => core::mem::take(&mut requester.latency_max),
+            Some(requester) => requester.take_latency_max(),
             None => 0,
         };
         let interval = stream.series.at(packet.time, most);
@@ -646,15 +644,6 @@ impl Analysis {
         }
         self.into_report()
     }
-}
-
-/// Where most of a silence passed that a response ends, if capture points at both ends tell.
-fn blame_of(requester: &Requester, packet: &PacketFacts, nanos: u64) -> Option<Blame> {
-    let answered = packet.sightings.far?.as_nanos();
-    let info = packet.opcode.info().filter(|info| info.role == Role::Response)?;
-    let is_known = requester.last_far > 0 && info.service != Service::Ud;
-    let at_responder = answered.saturating_sub(requester.last_far);
-    is_known.then_some(if at_responder > nanos / 2 { Blame::Responder } else { Blame::Network })
 }
 
 /// Passes on what it is told, and keeps the last packet's note.

@@ -5,7 +5,8 @@
 //! - [`agreement`]: what the connection manager agreed.
 //! - [`mtu`]: path MTUs, and the sizes of READs at them.
 //! - [`sequence`]: PSNs unwrapped to numbers that never wrap.
-//! - [`timing`]: times that hold for every requester.
+//! - [`transmissions`]: request packets of one requester, in the order of their sequence numbers.
+//! - [`timing`], [`round_trip`]: times that hold for every requester, and those of one.
 //! - [`responses`]: READ and ATOMIC responses in the order in which a responder sends them.
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,8 @@ pub(crate) mod fold_map;
 pub(crate) mod mtu;
 pub(crate) mod packet;
 pub(crate) mod responses;
+pub(crate) mod round_trip;
 pub(crate) mod sequence;
 pub(crate) mod sightings;
 pub(crate) mod timing;
+pub(crate) mod transmissions;

@@ -5,6 +5,52 @@ use crate::wire::Psn;
 /// Sequence numbers begin here, so that those before the first one captured are not negative.
 const FIRST_EPOCH: u64 = 1 << 25;
 
+/// A PSN that is further than this from all that is in flight belongs to another connection.
+pub(crate) const PSN_JUMP_MAX: u64 = 65_536;
+
+/// PSN space of one requester, as far as its packets tell.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PsnSpace {
+    is_started: bool,
+    next: u64,
+}
+
+impl PsnSpace {
+    /// Begins at a sequence number.
+    pub(crate) fn start_at(&mut self, sequence: u64) {
+        *self = Self { is_started: true, next: sequence };
+    }
+
+    /// Whether a packet was seen.
+    pub(crate) fn is_started(&self) -> bool {
+        self.is_started
+    }
+
+    /// Sequence number behind the highest that was sent.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Sets the sequence number behind the highest that was sent.
+    pub(crate) fn set_next(&mut self, next: u64) {
+        self.next = next;
+    }
+
+    /// Returns the sequence number of a PSN: the one nearest to what is sent next.
+    pub(crate) fn sequence_of(&self, psn: Psn) -> u64 {
+        if self.is_started { unwrap(psn, self.next) } else { first(psn) }
+    }
+
+    /// Whether a PSN is so far from all between `lowest` and what is sent next that it cannot
+    /// belong to this connection.
+    pub(crate) fn is_far(&self, psn: Psn, lowest: u64) -> bool {
+        let sequence = self.sequence_of(psn);
+        self.is_started
+            && (sequence > self.next.saturating_add(PSN_JUMP_MAX)
+                || sequence.saturating_add(PSN_JUMP_MAX) < lowest.min(self.next))
+    }
+}
+
 /// Returns the sequence number of the first PSN of a PSN space.
 pub(crate) fn first(psn: Psn) -> u64 {
     FIRST_EPOCH + u64::from(psn.get())

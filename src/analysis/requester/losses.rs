@@ -5,14 +5,20 @@
 //! packet that comes late, or an answer to each of two transmissions, disproves it. Where several
 //! capture points follow a packet, they alone tell.
 
+use core::ops::{Range, RangeInclusive};
+use std::collections::VecDeque;
+
+use super::corrupt::CorruptResponse;
 use super::limits::{MISSING_RESPONSES_MAX, OPEN_LOSSES_MAX, UNSEEN_MAX};
 use super::records::RecordFlags;
 use super::recovery::{Asked, OpenTimeout, Trigger};
-use super::requester::{Requester, Scene, TIMEOUT_NANOS_LEAST};
 use super::{
-    Certainty, LossNote, LossPlace, LostBetween, PacketFacts, PacketRole, RetransmissionCause, Sink,
+    Certainty, LossNote, LossPlace, LostBetween, PacketFacts, PacketRole, Requester,
+    RetransmissionCause, Scene, Sink,
 };
 use crate::observe::responses::Missing;
+use crate::observe::timing::TIMEOUT_NANOS_LEAST;
+use crate::observe::transmissions::Spanning;
 
 /// One loss, before it is told.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +50,50 @@ pub(super) struct OpenLoss {
     sign: Sign,
 }
 
+/// Losses of one requester, until they are told.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Losses {
+    /// Those that a late packet may still disprove.
+    open: VecDeque<OpenLoss>,
+    /// Packets that the next capture point did not see because its file ends, unless they were
+    /// lost.
+    unseen: VecDeque<OpenLoss>,
+    /// Whether several capture points follow the requests, and the responses: what is lost between
+    /// them is known.
+    is_followed: [bool; 2],
+    /// Frame of the last response that was told to be lost behind the capture point.
+    last_answer: u64,
+}
+
+impl Losses {
+    /// Whether several capture points follow the requests.
+    pub(super) fn are_requests_followed(&self) -> bool {
+        self.is_followed[0]
+    }
+
+    /// Whether one capture point alone sees what passes.
+    pub(super) fn is_point_alone(&self) -> bool {
+        self.is_followed == [false, false]
+    }
+
+    /// Removes the last open loss that `is_it` is true of. Returns whether there was one.
+    pub(super) fn disprove(&mut self, is_it: impl Fn(&OpenLoss) -> bool) -> bool {
+        let at = self.open.iter().rposition(is_it);
+        at.and_then(|at| self.open.remove(at)).is_some()
+    }
+
+    /// Removes all open losses that `is_it` is true of.
+    pub(super) fn disprove_all(&mut self, is_it: impl Fn(&OpenLoss) -> bool) {
+        self.open.retain(|loss| !is_it(loss));
+    }
+
+    /// Takes an acknowledgement: the responder has what the next capture point did not see, whose
+    /// file had ended.
+    pub(super) fn acknowledge(&mut self, unacked: u64) {
+        self.unseen.retain(|unseen| !unseen.is_request_before(unacked));
+    }
+}
+
 impl OpenLoss {
     /// Whether it is the loss of the request with this sequence number.
     pub(super) fn is_request(&self, sequence: u64) -> bool {
@@ -51,19 +101,19 @@ impl OpenLoss {
     }
 
     /// Whether it is one of these requests, none of which was captured.
-    pub(super) fn is_gap_in(&self, sequences: &core::ops::Range<u64>) -> bool {
+    pub(super) fn is_gap_in(&self, sequences: &Range<u64>) -> bool {
         let Loss { role, frame, sequence, .. } = self.loss;
         role == PacketRole::Request && frame.is_none() && sequences.contains(&sequence)
     }
 
     /// Whether it is the loss of a request before this sequence number.
-    pub(super) fn is_request_before(&self, sequence: u64) -> bool {
+    fn is_request_before(&self, sequence: u64) -> bool {
         self.loss.role == PacketRole::Request && self.loss.sequence < sequence
     }
 
     /// Whether it is the loss of a response with one of these sequence numbers, which was not
     /// captured.
-    pub(super) fn is_response_in(&self, sequences: core::ops::RangeInclusive<u64>) -> bool {
+    pub(super) fn is_response_in(&self, sequences: RangeInclusive<u64>) -> bool {
         let Loss { role, frame, sequence, .. } = self.loss;
         role == PacketRole::Response && frame.is_none() && sequences.contains(&sequence)
     }
@@ -90,7 +140,8 @@ impl Requester {
         packet: &PacketFacts,
         scene: &mut Scene<'_, S>,
     ) {
-        let trigger = trigger.filter(|trigger| trigger.sequence <= sequence.max(self.unacked));
+        let trigger =
+            trigger.filter(|trigger| trigger.sequence <= sequence.max(self.progress.unacked));
         let proof = trigger.map_or(packet.frame, |trigger| trigger.frame);
         let from = trigger.map_or(sequence, |trigger| trigger.sequence.min(sequence));
         let skipped = self.report_skipped(from, proof, scene);
@@ -109,7 +160,7 @@ impl Requester {
             Some(_) => self.report_passed(packet.frame, scene),
             _ if self.is_response_told(sequence) => {}
             _ if self.is_answered(sequence) => {
-                let frame = self.response_frame(sequence);
+                let frame = self.reads.frame_of(sequence);
                 self.report_answer(sequence, PacketRole::Response, frame, packet, scene);
             }
             _ if skipped || cause == RetransmissionCause::SequenceNak => {}
@@ -120,21 +171,21 @@ impl Requester {
     /// Whether the response that the requester goes back for did not come to the capture point, as
     /// is told since the last request for it.
     fn is_response_told(&self, sequence: u64) -> bool {
-        let requested = self.records.get(sequence).map_or(0, |record| record.frame);
-        let mut open = self.open_losses.iter().rev();
+        let requested = self.progress.records.get(sequence).map_or(0, |record| record.frame);
+        let mut open = self.losses.open.iter().rev();
         open.any(|open| open.is_response_in(sequence..=sequence) && open.loss.proof > requested)
     }
 
     /// Reports the responses that are missing before the last one: the requester goes back for want
     /// of them.
     fn report_passed<S: Sink>(&mut self, proof: u64, scene: &mut Scene<'_, S>) {
-        let sequence = self.last_ack.sequence;
-        if self.last_ack.is_response {
+        let sequence = self.answers.last.sequence;
+        if self.answers.last.is_response {
             // Told when it came.
             return;
         }
-        let requested = self.records.get(sequence).map_or(0, |record| record.time);
-        let missing = self.runs.pass(sequence, requested);
+        let requested = self.progress.records.get(sequence).map_or(0, |record| record.time);
+        let missing = self.reads.runs.pass(sequence, requested);
         self.report_missing(&missing, proof, scene);
     }
 
@@ -146,8 +197,8 @@ impl Requester {
         packet: &PacketFacts,
         scene: &mut Scene<'_, S>,
     ) {
-        let (sequence, resent) = (trigger.sequence, self.resent_corrupt(trigger));
-        if sequence < self.unacked && cause == RetransmissionCause::SequenceNak {
+        let (sequence, resent) = (trigger.sequence, self.corrupt.retransmission_for(trigger));
+        if sequence < self.progress.unacked && cause == RetransmissionCause::SequenceNak {
             // The responder has it before it is retransmitted: it was late behind the capture
             // point.
             self.note_late_behind(sequence, trigger.frame);
@@ -157,12 +208,12 @@ impl Requester {
         if cause != RetransmissionCause::Timeout {
             return;
         }
-        let Some((frame, _)) = resent else {
+        let Some(frame) = resent.map(|resent| resent.frame) else {
             // The NAK did not reach the requester, or it would have gone back earlier.
             let frame = Some(trigger.frame);
             return self.report_answer(sequence, PacketRole::Nak, frame, packet, scene);
         };
-        self.corrupt.retain(|&(_, corrupt, _)| corrupt != frame);
+        self.corrupt.forget_request(frame);
         let (role, frame) = (PacketRole::Request, Some(frame));
         let (proof, certainty, is_corrupt) = (packet.frame, Certainty::Proven, true);
         let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
@@ -172,14 +223,14 @@ impl Requester {
     /// The network delivered a request late behind the capture point, as the NAK in frame `nak` shows.
     pub(super) fn note_late_behind(&mut self, sequence: u64, nak: u64) {
         let known = RecordFlags::LATE | RecordFlags::LOSS_REPORTED;
-        let Some(record) = self.records.get_mut(sequence) else { return };
+        let Some(record) = self.progress.records.get_mut(sequence) else { return };
         let is_told = record.missing > 0 || record.flags.intersects(known);
         if !record.is_seen() || is_told || nak < record.frame {
             return;
         }
         record.flags |= RecordFlags::LATE;
         let frame = record.frame;
-        if !self.is_followed[0] {
+        if !self.losses.is_followed[0] {
             self.count_reordered(frame);
         }
     }
@@ -192,17 +243,17 @@ impl Requester {
         proof: u64,
         scene: &mut Scene<'_, S>,
     ) -> bool {
-        if self.gaps == 0 && self.skips == 0 {
+        if self.progress.gaps == 0 && self.progress.skips == 0 {
             return false;
         }
-        let (from, to) = (sequence.max(self.unacked), self.next);
+        let (from, to) = (sequence.max(self.progress.unacked), self.next());
         let (mut lost, mut skipped) = (Vec::new(), sequence);
         // How much of a gap behind a READ of unknown size is the READ's is not known: the last PSN
         // of it is not.
-        let guessed = self.guessed_read.map_or(u64::MAX, |(read, _)| read + 1);
-        for record in self.records.range_mut(from, to) {
+        let guessed = self.sizes.guessed_from().unwrap_or(u64::MAX);
+        for record in self.progress.records.range_mut(from, to) {
             if record.open_gap() > 0 {
-                self.gaps = self.gaps.saturating_sub(record.open_gap());
+                self.progress.gaps = self.progress.gaps.saturating_sub(record.open_gap());
                 let is_guessed = record.sequence == guessed;
                 let first = if is_guessed { record.end() - 1 } else { record.sequence };
                 // What makes the requester go back may have come before the gap.
@@ -210,7 +261,7 @@ impl Requester {
             } else if record.is_skipped() && record.sequence == skipped {
                 // A requester that goes back further skips packets, too: what is asked for was
                 // sent.
-                self.skips = self.skips.saturating_sub(1);
+                self.progress.skips = self.progress.skips.saturating_sub(1);
                 skipped = record.end();
                 lost.push((record.sequence, record.sequence + 1, proof));
             } else {
@@ -222,7 +273,8 @@ impl Requester {
             for sequence in first..end {
                 let (role, certainty) = (PacketRole::Request, Certainty::Proven);
                 // One that was captured with a wrong ICRC after the proof was transmitted later.
-                let frame = self.take_corrupt_before(sequence, proof).map(|(frame, _)| frame);
+                let corrupt = self.corrupt.take_request_before(sequence, proof);
+                let frame = corrupt.map(|corrupt| corrupt.frame);
                 let is_corrupt = frame.is_some();
                 let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
                 self.report(loss, Sign::Gap, scene);
@@ -239,9 +291,9 @@ impl Requester {
         proof: u64,
         scene: &mut Scene<'_, S>,
     ) -> bool {
-        let Some((frame, _)) = self.take_corrupt_before(sequence, proof) else { return false };
+        let Some(corrupt) = self.corrupt.take_request_before(sequence, proof) else { return false };
         let (role, certainty, is_corrupt) = (PacketRole::Request, Certainty::Proven, true);
-        let frame = Some(frame);
+        let frame = Some(corrupt.frame);
         let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
         self.report(loss, Sign::Gap, scene);
         true
@@ -258,7 +310,7 @@ impl Requester {
     /// Reports the packet that a NAK asked for.
     fn report_naked<S: Sink>(&mut self, sequence: u64, proof: u64, scene: &mut Scene<'_, S>) {
         let role = PacketRole::Request;
-        let Some(record) = self.records.get_mut(sequence) else { return };
+        let Some(record) = self.progress.records.get_mut(sequence) else { return };
         let reported = RecordFlags::LOSS_REPORTED | RecordFlags::LATE;
         if !record.is_seen() || record.flags.intersects(reported) || proof < record.frame {
             return;
@@ -307,35 +359,25 @@ impl Requester {
         scene: &mut Scene<'_, S>,
     ) {
         let corrupt = self
-            .take_corrupt_response(sequence..=sequence)
+            .corrupt
+            .take_response_in(sequence..=sequence)
             .or_else(|| self.take_displaced_response().filter(|_| is_only));
         let (role, is_corrupt) = (PacketRole::Response, corrupt.is_some());
-        let frame = corrupt.map(|(_, frame, _)| frame);
+        let frame = corrupt.map(|corrupt| corrupt.frame);
         // One that was never captured may as well be late.
         let certainty = if is_corrupt { Certainty::Proven } else { Certainty::Likely };
         let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
         self.report(loss, Sign::Gap, scene);
     }
 
-    /// A READ response with a wrong ICRC whose PSN is of no READ or ATOMIC that waits for one: the
-    /// PSN is damaged.
-    fn take_displaced_response(&mut self) -> Option<(u64, u64, PacketRole)> {
-        let at = self.corrupt_responses.iter().position(|&(sequence, _, role)| {
-            let message = self.messages.find(sequence);
-            role == PacketRole::Response
-                && !message.is_some_and(|m| m.needs_response() && m.end.is_none())
-        })?;
-        Some(self.corrupt_responses.remove(at))
-    }
-
-    /// A response with a wrong ICRC to one of these sequence numbers.
-    fn take_corrupt_response(
-        &mut self,
-        sequences: core::ops::RangeInclusive<u64>,
-    ) -> Option<(u64, u64, PacketRole)> {
-        let mut all = self.corrupt_responses.iter();
-        let at = all.position(|(sequence, ..)| sequences.contains(sequence))?;
-        Some(self.corrupt_responses.remove(at))
+    /// Takes a READ response with a wrong ICRC whose PSN is of no READ or ATOMIC that waits for one:
+    /// the PSN is damaged.
+    fn take_displaced_response(&mut self) -> Option<CorruptResponse> {
+        let Self { corrupt, messages, .. } = self;
+        let is_due = |sequence: u64| {
+            messages.find(sequence).is_some_and(|it| it.needs_response() && it.end.is_none())
+        };
+        corrupt.take_response(|it| it.role == PacketRole::Response && !is_due(it.sequence))
     }
 
     /// A timeout without any hint: an acknowledgement was lost, or the last request, or the
@@ -347,21 +389,25 @@ impl Requester {
         scene: &mut Scene<'_, S>,
     ) {
         let is_read = self.messages.find(sequence).is_some_and(|message| message.needs_response());
-        let tail = (self.next.saturating_sub(1), self.last_request.1);
+        let tail = (self.next().saturating_sub(1), self.progress.last_request.frame);
         let timeout = OpenTimeout { sequence, frame: packet.frame, tail, is_read };
         if is_read {
             self.recovery.open_timeout.get_or_insert(timeout);
             return;
         }
         let now = packet.time.as_nanos();
-        let is_told = |from, to| self.records.any(from, to, RecordFlags::LOSS_REPORTED);
-        if is_told(sequence, sequence + 1) || is_told(sequence.max(self.unacked), self.next) {
+        let is_told = |from, to| self.progress.records.any(from, to, RecordFlags::LOSS_REPORTED);
+        if is_told(sequence, sequence + 1)
+            || is_told(sequence.max(self.progress.unacked), self.next())
+        {
             return;
         }
-        let last = self.records.get(sequence);
+        let last = self.progress.records.get(sequence);
         let elapsed = last.map_or(0, |record| now.saturating_sub(record.time));
         let proof = packet.frame;
-        if let Some((sequence, frame, role)) = self.take_corrupt_response(sequence..=self.next) {
+        let until = self.next();
+        if let Some(corrupt) = self.corrupt.take_response_in(sequence..=until) {
+            let CorruptResponse { sequence, frame, role } = corrupt;
             let (frame, certainty, is_corrupt) = (Some(frame), Certainty::Proven, true);
             let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
             return self.report(loss, Sign::Gap, scene);
@@ -370,8 +416,8 @@ impl Requester {
             // It had gone back before, and what it retransmitted then ended before this.
             return self.report_not_seen(sequence, proof, scene);
         }
-        if self.unacked > sequence {
-            let ack = self.last_ack;
+        if self.progress.unacked > sequence {
+            let ack = self.answers.last;
             // Acknowledged, and long ago: the acknowledgement did not arrive.
             let since_ack = now.saturating_sub(ack.time);
             if ack.sequence >= sequence && since_ack > elapsed / 4 {
@@ -397,7 +443,9 @@ impl Requester {
             return;
         }
         let since = packet.time.as_nanos().saturating_sub(self.recovery.attempt_time);
-        if since >= TIMEOUT_NANOS_LEAST.max(self.srtt.saturating_mul(SLOW_ROUND_TRIPS)) {
+        if since
+            >= TIMEOUT_NANOS_LEAST.max(self.round_trip.smoothed().saturating_mul(SLOW_ROUND_TRIPS))
+        {
             // It answers long after the last retransmission came: it has what was sent before, and
             // is slow.
             return self.note_slow_answer(packet);
@@ -406,8 +454,8 @@ impl Requester {
             return;
         }
         let proof = timeout.frame;
-        let until = acknowledged.min(self.next);
-        if self.records.any(self.recovery.cursor, until, RecordFlags::ACK_REQUEST) {
+        let until = acknowledged.min(self.next());
+        if self.progress.records.any(self.recovery.cursor, until, RecordFlags::ACK_REQUEST) {
             // The responder has what was not retransmitted yet: it had got it, and the
             // acknowledgement that this asked for was lost before the capture point.
             let (sequence, role) = (acknowledged - 1, PacketRole::Ack);
@@ -416,14 +464,14 @@ impl Requester {
             return self.report(loss, Sign::Timeout, scene);
         }
         let (sequence, frame) = timeout.tail;
-        if self.corrupt.iter().any(|(corrupt, ..)| *corrupt == self.next) {
+        if self.corrupt.request(self.next()).is_some() {
             // Told when it is retransmitted.
             return;
         }
         // If the responder has all that was captured, and none of it asked for an acknowledgement,
         // what did is missing.
         let is_all = acknowledged > self.recovery.cursor && sequence < acknowledged;
-        let (sequence, frame) = if is_all { (self.next, None) } else { (sequence, Some(frame)) };
+        let (sequence, frame) = if is_all { (self.next(), None) } else { (sequence, Some(frame)) };
         let (role, certainty, is_corrupt) = (PacketRole::Request, Certainty::Likely, false);
         let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
         self.report(loss, Sign::Timeout, scene);
@@ -440,7 +488,7 @@ impl Requester {
         scene: &mut Scene<'_, S>,
     ) {
         if let Some(frame) = frame
-            && core::mem::replace(&mut self.lost_ack_frame, frame) == frame
+            && core::mem::replace(&mut self.losses.last_answer, frame) == frame
         {
             // Told before: what was retransmitted for want of it was lost too.
             return;
@@ -451,7 +499,7 @@ impl Requester {
     }
 
     /// Reports what several capture points tell: one saw the packet, the next one did not.
-    pub(super) fn report_between<S: Sink>(
+    pub(in crate::analysis) fn report_between<S: Sink>(
         &mut self,
         sequence: u64,
         role: PacketRole,
@@ -460,10 +508,7 @@ impl Requester {
     ) {
         let Some(between) = packet.sightings.lost else { return };
         if role != PacketRole::Request {
-            if self.known_lost_responses.len() >= MISSING_RESPONSES_MAX {
-                self.known_lost_responses.remove(0);
-            }
-            self.known_lost_responses.push(sequence);
+            self.reads.remember_lost(sequence);
         }
         let OpenLoss { loss, place, .. } = between_loss(sequence, role, packet, between);
         self.tell_loss(loss, place, scene);
@@ -481,23 +526,28 @@ impl Requester {
         if !sightings.is_delivered && sightings.lost.is_none() && sightings.unseen.is_none() {
             return;
         }
-        self.is_followed[kind] = true;
+        self.losses.is_followed[kind] = true;
         if kind > 0 {
             return;
         }
         if let Some(between) = sightings.unseen {
-            if self.unseen.len() < UNSEEN_MAX {
+            if self.losses.unseen.len() < UNSEEN_MAX {
                 let sequence = self.sequence_of(packet.psn);
-                self.unseen.push_back(between_loss(sequence, PacketRole::Request, packet, between));
+                self.losses.unseen.push_back(between_loss(
+                    sequence,
+                    PacketRole::Request,
+                    packet,
+                    between,
+                ));
             }
-        } else if sightings.is_delivered && !self.unseen.is_empty() {
+        } else if sightings.is_delivered && !self.losses.unseen.is_empty() {
             self.tell_unseen(scene);
         }
     }
 
     /// Tells the losses of packets that the next capture point did not see.
     pub(super) fn tell_unseen<S: Sink>(&mut self, scene: &mut Scene<'_, S>) {
-        while let Some(OpenLoss { loss, place, .. }) = self.unseen.pop_front() {
+        while let Some(OpenLoss { loss, place, .. }) = self.losses.unseen.pop_front() {
             self.tell_loss(loss, place, scene);
         }
     }
@@ -519,20 +569,20 @@ impl Requester {
         sign: Sign,
         scene: &mut Scene<'_, S>,
     ) {
-        if self.is_followed[usize::from(loss.role != PacketRole::Request)] {
+        if self.losses.is_followed[usize::from(loss.role != PacketRole::Request)] {
             return;
         }
-        if self.open_losses.len() >= OPEN_LOSSES_MAX
-            && let Some(oldest) = self.open_losses.pop_front()
+        if self.losses.open.len() >= OPEN_LOSSES_MAX
+            && let Some(oldest) = self.losses.open.pop_front()
         {
             self.tell_open_loss(&oldest, scene);
         }
-        self.open_losses.push_back(OpenLoss { loss, place, sign });
+        self.losses.open.push_back(OpenLoss { loss, place, sign });
     }
 
     /// Tells the losses that nothing disproved.
     pub(super) fn tell_open_losses<S: Sink>(&mut self, scene: &mut Scene<'_, S>) {
-        while let Some(oldest) = self.open_losses.pop_front() {
+        while let Some(oldest) = self.losses.open.pop_front() {
             self.tell_open_loss(&oldest, scene);
         }
     }
@@ -541,7 +591,7 @@ impl Requester {
     /// lost packet from a late one, and where most do that are missing, nor does a gap.
     fn tell_open_loss<S: Sink>(&mut self, open: &OpenLoss, scene: &mut Scene<'_, S>) {
         let reordered = self.statistics.reordered;
-        let lost = self.statistics.lost_requests + self.open_losses.len() as u64 + 1;
+        let lost = self.statistics.lost_requests + self.losses.open.len() as u64 + 1;
         let is_mostly_late = reordered > lost;
         let is_uncertain = match open.sign {
             Sign::Nak => reordered > 0,
@@ -598,17 +648,17 @@ impl Requester {
 
     /// Counts PSNs before `acknowledged` that the responder got and the capture did not.
     pub(super) fn count_not_captured(&mut self, acknowledged: u64, frame: u64) {
-        if self.gaps == 0 {
+        if self.progress.gaps == 0 {
             return;
         }
         let mut count = 0;
-        for record in self.records.range_mut(0, acknowledged) {
+        for record in self.progress.records.range_mut(0, acknowledged) {
             if record.open_gap() > 0 && record.end() <= acknowledged {
                 count += record.open_gap();
                 record.flags |= RecordFlags::NOT_CAPTURED;
             }
         }
-        self.gaps = self.gaps.saturating_sub(count);
+        self.progress.gaps = self.progress.gaps.saturating_sub(count);
         if count > 0 {
             self.statistics.not_captured += count;
             self.evidence().not_captured.push(frame);

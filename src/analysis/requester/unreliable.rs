@@ -1,11 +1,12 @@
 //! UC and UD: nothing is acknowledged, so all that can be known is what was sent, and which PSNs are missing.
 
 use super::losses::{Loss, Sign};
-use super::message::{Message, Outcome};
+use super::progress::Seen;
 use super::records::{Record, RecordFlags};
-use super::requester::{Requester, Scene, Verdict};
-use super::{Certainty, PacketFacts, PacketRole, Sink};
+use super::{Certainty, Message, PacketFacts, PacketRole, Requester, Scene, Sink, Verdict};
+use crate::analysis::message::Outcome;
 use crate::observe::sequence::psn_of;
+use crate::observe::transmissions::Spanning;
 use crate::wire::{Headers, OpcodeInfo, Service};
 
 /// Packets after which one that is missing is lost, and not late.
@@ -13,7 +14,7 @@ const LATE_MAX: usize = 64;
 
 impl Requester {
     /// Handles a packet of an unreliable service.
-    pub(super) fn handle_unreliable<S: Sink>(
+    pub(in crate::analysis) fn handle_unreliable<S: Sink>(
         &mut self,
         packet: &PacketFacts,
         info: &OpcodeInfo,
@@ -21,10 +22,10 @@ impl Requester {
     ) -> Verdict {
         let sequence = self.sequence_of(packet.psn);
         let is_datagram = info.service == Service::Ud;
-        let is_first = !self.is_started;
+        let is_first = !self.progress.space.is_started();
         if is_first {
-            self.is_started = true;
-            (self.next, self.recovery.cursor) = (sequence, sequence);
+            self.progress.space.start_at(sequence);
+            self.recovery.cursor = sequence;
         }
         if !info.position.ends() {
             self.note_full(0, packet);
@@ -33,12 +34,11 @@ impl Requester {
         let mut verdict = Verdict { sequence, ..Verdict::default() };
         if packet.sightings.is_copy {
             verdict.duplicate = true;
-            self.statistics.duplicate_packets += 1;
-            self.evidence().duplicates.push(packet.frame);
+            self.count_duplicate(packet.frame);
             return verdict;
         }
-        let skipped = sequence.saturating_sub(self.next);
-        if sequence < self.next {
+        let skipped = sequence.saturating_sub(self.next());
+        if sequence < self.next() {
             self.judge_old(packet, &mut verdict);
             if verdict.duplicate {
                 return verdict;
@@ -47,7 +47,8 @@ impl Requester {
             self.push_unreliable(skipped, sequence, packet, is_datagram, scene);
         }
         self.statistics.request_packets += 1;
-        self.last_request = (packet.time.as_nanos(), packet.frame);
+        let seen = Seen { time: packet.time.as_nanos(), frame: packet.frame };
+        self.progress.note_request(seen, None);
         if is_datagram {
             self.count_datagram(sequence, packet, info, scene);
         } else {
@@ -61,19 +62,18 @@ impl Requester {
     /// A packet behind which others were sent: late, or a copy.
     fn judge_old(&mut self, packet: &PacketFacts, verdict: &mut Verdict) {
         let sequence = verdict.sequence;
-        self.records.isolate(sequence, 1);
-        let Some(record) = self.records.get_mut(sequence) else { return };
+        self.progress.records.isolate(sequence, 1);
+        let Some(record) = self.progress.records.get_mut(sequence) else { return };
         if record.is_seen() {
             verdict.duplicate = record.digest == packet.digest;
         } else {
             verdict.reordered = true;
             (record.transmissions, record.digest) = (1, packet.digest);
-            self.gaps = self.gaps.saturating_sub(1);
+            self.progress.gaps = self.progress.gaps.saturating_sub(1);
             self.statistics.psn_gaps = self.statistics.psn_gaps.saturating_sub(1);
         }
         if verdict.duplicate {
-            self.statistics.duplicate_packets += 1;
-            self.evidence().duplicates.push(packet.frame);
+            self.count_duplicate(packet.frame);
         } else if verdict.reordered {
             self.count_reordered(packet.frame);
         }
@@ -102,16 +102,18 @@ impl Requester {
         if skipped > 0 {
             let span = u32::try_from(skipped).unwrap_or(u32::MAX);
             self.statistics.psn_gaps += u64::from(span);
-            self.gaps += u64::from(span);
-            self.records.push(Record { sequence: self.next, span, transmissions: 0, ..record });
+            self.progress.gaps += u64::from(span);
+            let gap = Record { sequence: self.next(), span, transmissions: 0, ..record };
+            self.progress.records.insert(gap);
             scene.budget.packets += 1;
         }
-        self.records.push(record);
+        self.progress.records.insert(record);
         scene.budget.packets += 1;
-        while self.records.len() > LATE_MAX {
+        while self.progress.records.len() > LATE_MAX {
             self.forget_unreliable(is_datagram, scene);
         }
-        (self.next, self.recovery.cursor) = (sequence + 1, sequence + 1);
+        self.progress.space.set_next(sequence + 1);
+        self.recovery.cursor = sequence + 1;
     }
 
     /// Forgets the oldest packet; if it never came, it was lost.
@@ -120,17 +122,17 @@ impl Requester {
         is_datagram: bool,
         scene: &mut Scene<'_, S>,
     ) {
-        let Some(&record) = self.records.first() else { return };
-        self.records.pop_first();
+        let Some(&record) = self.progress.records.first() else { return };
+        self.progress.records.pop_first();
         scene.budget.packets = scene.budget.packets.saturating_sub(1);
         if record.is_seen() {
             return;
         }
-        self.gaps = self.gaps.saturating_sub(record.open_gap());
+        self.progress.gaps = self.progress.gaps.saturating_sub(record.open_gap());
         // A UD queue pair has one PSN space for all destinations.
         if !is_datagram {
             for sequence in record.sequence..record.end() {
-                let corrupt = self.take_corrupt(sequence).map(|(frame, _)| frame);
+                let corrupt = self.corrupt.take_request(sequence).map(|it| it.frame);
                 self.report(
                     Loss {
                         sequence,

@@ -1,29 +1,30 @@
 //! What a requester of a reliable service sends: new packets, and which earlier ones come again.
 
 use super::inflight::needs_response;
-use super::message::Outcome;
+use super::progress::Seen;
 use super::records::{Record, RecordFlags};
 use super::recovery::{Asked, Tentative, Trigger};
-use super::requester::{Requester, Scene, Verdict};
 use super::retransmissions::Repeat;
-use super::{PacketFacts, PacketRole, RetransmissionCause, Sink};
+use super::{PacketFacts, PacketRole, Requester, RetransmissionCause, Scene, Sink, Verdict};
+use crate::analysis::message::Outcome;
 use crate::observe::responses::Run;
+use crate::observe::transmissions::Spanning;
 use crate::time::Instant;
 use crate::wire::{OpcodeInfo, Operation};
 
 impl Requester {
     /// Handles a request packet.
-    pub(super) fn handle_request<S: Sink>(
+    pub(in crate::analysis) fn handle_request<S: Sink>(
         &mut self,
         packet: &PacketFacts,
         info: &OpcodeInfo,
         scene: &mut Scene<'_, S>,
     ) -> Verdict {
         let sequence = self.sequence_of(packet.psn);
-        if !self.is_started {
-            self.is_started = true;
-            (self.next, self.recovery.cursor) = (sequence, sequence);
-            self.unacked = self.unacked.max(sequence);
+        if !self.progress.space.is_started() {
+            self.progress.space.start_at(sequence);
+            self.recovery.cursor = sequence;
+            self.progress.unacked = self.progress.unacked.max(sequence);
         }
         self.learn_mtu(packet, info, sequence);
         let span = self.span_of(packet, info, sequence);
@@ -58,7 +59,7 @@ impl Requester {
                     self.handle_late(sequence, &mut verdict, packet);
                 }
             }
-        } else if sequence < self.next {
+        } else if sequence < self.next() {
             let cause = self.recovery.pass_cause.unwrap_or(RetransmissionCause::Timeout);
             self.tentative = self.tentative_of(sequence, span, cause, packet);
             if self.tentative.is_none() {
@@ -66,26 +67,26 @@ impl Requester {
             }
             verdict.retransmission =
                 self.recovery.pass_cause.or(Some(RetransmissionCause::Timeout));
-        } else if let Some((frame, time)) = self.take_resent_corrupt(sequence, packet) {
-            verdict.retransmission =
-                Some(self.resend_corrupt(sequence, (frame, time), packet, scene));
+        } else if let Some(corrupt) = self.take_resent_corrupt(sequence, packet) {
+            verdict.retransmission = Some(self.resend_corrupt(corrupt, packet, scene));
         }
-        let is_new = sequence >= self.next;
+        let is_new = sequence >= self.next();
         if is_new && info.position.begins() {
             self.pass_rnr(packet.time.as_nanos());
         }
         self.transmit(sequence, span, packet, &verdict, scene);
-        if span > 1 && self.mtu > 0 {
+        if span > 1 && self.sizes.mtu() > 0 {
             // What was missing there was one packet.
             let rest = sequence + 1..sequence + u64::from(span);
-            self.open_losses.retain(|loss| !loss.is_gap_in(&rest));
+            self.losses.disprove_all(|loss| loss.is_gap_in(&rest));
         }
         self.count_request(&verdict, packet);
         // A packet of a message that ended is not one of a new message.
-        if is_new || sequence >= self.unacked || self.messages.find_mut(sequence).is_some() {
+        if is_new || sequence >= self.progress.unacked || self.messages.find_mut(sequence).is_some()
+        {
             self.follow_message(sequence, span, packet, info, &verdict, scene);
-        } else if let Some(again) = self.ended_read(sequence) {
-            *again = true;
+        } else {
+            self.reads.repeat_ended(sequence);
         }
         self.apply_sightings(packet, &mut verdict, scene);
         verdict
@@ -96,16 +97,17 @@ impl Requester {
         if packet.sightings.lost.is_some() || packet.sightings.unseen.is_some() {
             return;
         }
-        self.runs.arrive(first, u64::from(span));
+        self.reads.runs.arrive(first, u64::from(span));
         if !needs_response(info.operation) {
             return;
         }
         let length = packet.reth.map_or(0, |reth| reth.length);
-        let most = self.responses_most(length);
-        let is_sized = self.mtu > 0 || info.operation != Operation::ReadRequest || most == 1;
+        let most = self.sizes.responses_most(length);
+        let is_sized =
+            self.sizes.mtu() > 0 || info.operation != Operation::ReadRequest || most == 1;
         let span = if is_sized { u64::from(span) } else { most };
         let (frame, time) = (packet.frame, packet.time.as_nanos());
-        self.runs.request(Run { first, end: first + span, length, is_sized, frame, time });
+        self.reads.runs.request(Run { first, end: first + span, length, is_sized, frame, time });
     }
 
     /// The state to return to if a rewind of one packet turns out to be a packet that others overtook: one that is missing,
@@ -117,7 +119,7 @@ impl Requester {
         cause: RetransmissionCause,
         packet: &PacketFacts,
     ) -> Option<Box<Tentative>> {
-        let record = *self.records.get(sequence).filter(|record| record.missing > 0)?;
+        let record = *self.progress.records.get(sequence).filter(|record| record.missing > 0)?;
         let end = sequence + u64::from(span);
         let time = packet.time.as_nanos();
         (end < self.recovery.cursor || sequence > self.recovery.cursor).then(|| {
@@ -126,7 +128,7 @@ impl Requester {
                 record: Record { sequence, ..record },
                 end,
                 cause,
-                rto_seen: self.rto_seen,
+                round_trip: self.round_trip,
                 wait: time.saturating_sub(record.time),
                 wire_len: packet.wire_len,
                 frame: packet.frame,
@@ -138,21 +140,24 @@ impl Requester {
     /// While it retransmits, the requester sent the packets before `sequence` as well: they did not come to the capture point,
     /// unless they are acknowledged by now.
     pub(super) fn skip_until(&mut self, cursor: u64, sequence: u64) {
-        let from = cursor.max(self.unacked);
+        let from = cursor.max(self.progress.unacked);
         let mut skips = 0;
-        for record in self.records.range_mut(from, sequence).filter(|record| record.is_seen()) {
+        for record in
+            self.progress.records.range_mut(from, sequence).filter(|record| record.is_seen())
+        {
             record.missing = record.missing.saturating_add(1);
             record.flags.remove(RecordFlags::LOSS_REPORTED);
             skips += 1;
         }
-        self.skips += skips;
+        self.progress.skips += skips;
     }
 
     /// A packet before the first that was captured, while nothing is acknowledged: the connection begins with it.
     fn begin_before(&mut self, sequence: u64) {
-        let is_before = self.records.first().is_some_and(|first| sequence < first.sequence);
-        if is_before && self.last_ack.frame == 0 {
-            self.unacked = self.unacked.min(sequence);
+        let is_before =
+            self.progress.records.first().is_some_and(|first| sequence < first.sequence);
+        if is_before && self.answers.last.frame == 0 {
+            self.progress.unacked = self.progress.unacked.min(sequence);
         }
     }
 
@@ -164,8 +169,7 @@ impl Requester {
         else {
             return;
         };
-        let round_trip = self.srtt.saturating_add(self.peer_srtt);
-        let wait = self.rnr_timer_nanos().saturating_add(round_trip);
+        let wait = self.rnr_timer_nanos().saturating_add(self.round_trip.between_ends());
         if now.saturating_sub(trigger.time) >= wait {
             self.recovery.trigger = Some(Trigger { asked: Asked::Passed, ..trigger });
         }
@@ -189,7 +193,7 @@ impl Requester {
         if sightings.lost.is_some() {
             self.report_between(sequence, PacketRole::Request, packet, scene);
         }
-        if let Some(record) = self.records.get_mut(sequence) {
+        if let Some(record) = self.progress.records.get_mut(sequence) {
             record.flags.set(RecordFlags::LATE, verdict.reordered);
             if sightings.lost.is_some() {
                 record.flags |= RecordFlags::LOSS_REPORTED;
@@ -210,13 +214,13 @@ impl Requester {
         let mut flags = RecordFlags::empty();
         flags.set(RecordFlags::ACK_REQUEST, packet.ack_request);
         flags.set(RecordFlags::LATE, verdict.reordered);
-        if sequence >= self.next {
-            if sequence > self.next {
-                let skipped = u32::try_from(sequence - self.next).unwrap_or(u32::MAX);
-                self.gaps += u64::from(skipped);
+        if sequence >= self.next() {
+            if sequence > self.next() {
+                let skipped = u32::try_from(sequence - self.next()).unwrap_or(u32::MAX);
+                self.progress.gaps += u64::from(skipped);
                 self.push_record(
                     Record {
-                        sequence: self.next,
+                        sequence: self.next(),
                         span: skipped,
                         digest: 0,
                         time,
@@ -234,37 +238,36 @@ impl Requester {
             let record =
                 Record { sequence, span, digest, time, frame, pass, transmissions, missing, flags };
             self.push_record(record, scene);
-            self.new_packets += 1;
-            self.next = sequence + u64::from(span);
-            self.recovery.cursor = self.next;
+            self.progress.new_packets += 1;
+            self.progress.space.set_next(sequence + u64::from(span));
+            self.recovery.cursor = self.next();
         } else {
             let end = self.retransmit(sequence, span, packet, flags);
             if !verdict.reordered {
                 self.recovery.cursor =
-                    end.unwrap_or_else(|| sequence + u64::from(span)).min(self.next);
+                    end.unwrap_or_else(|| sequence + u64::from(span)).min(self.next());
             }
         }
-        self.last_request = (time, frame);
-        self.last_far = packet.sightings.far.map_or(self.last_far, Instant::as_nanos);
+        let far = packet.sightings.far.map(Instant::as_nanos);
+        self.progress.note_request(Seen { time, frame }, far);
     }
 
     fn push_record<S: Sink>(&mut self, record: Record, scene: &mut Scene<'_, S>) {
         let (history, most) = (scene.budget.history_max(), scene.budget.packets_max());
-        while let Some(first) = self.records.first()
-            && self.records.len() >= history
-            && (first.end() <= self.unacked || self.records.len() >= most)
+        while let Some(first) = self.progress.records.first()
+            && self.progress.records.len() >= history
+            && (first.end() <= self.progress.unacked || self.progress.records.len() >= most)
         {
-            self.gaps = self.gaps.saturating_sub(first.open_gap());
-            self.records.pop_first();
+            self.progress.gaps = self.progress.gaps.saturating_sub(first.open_gap());
+            self.progress.records.pop_first();
             scene.budget.packets = scene.budget.packets.saturating_sub(1);
         }
-        self.records.push(record);
+        self.progress.records.insert(record);
         scene.budget.packets += 1;
     }
 
     fn count_request(&mut self, verdict: &Verdict, packet: &PacketFacts) {
-        let statistics = &mut self.statistics;
-        statistics.request_packets += 1;
+        self.statistics.request_packets += 1;
         if let Some(cause) = verdict.retransmission {
             self.count_retransmitted(cause, packet.wire_len);
         }
@@ -301,9 +304,9 @@ impl Requester {
             message.retransmitted_packets += 1;
             message.retransmitted_bytes += u64::from(packet.wire_len);
         }
-        if self.unacked > sequence && verdict.retransmission.is_none() {
+        if self.progress.unacked > sequence && verdict.retransmission.is_none() {
             // Its acknowledgement was captured before it was.
-            self.messages.acknowledge(self.unacked, (packet.time, packet.frame));
+            self.messages.acknowledge(self.progress.unacked, (packet.time, packet.frame));
             self.complete(scene);
         }
     }
@@ -315,13 +318,6 @@ impl Requester {
             scene.budget.messages = scene.budget.messages.saturating_sub(1);
             scene.budget.forgotten_messages += 1;
             self.tell(&message, Outcome::InFlight, scene);
-        }
-    }
-
-    fn uncount_begun(&mut self, operation: Operation) {
-        let statistics = &mut self.statistics.operations;
-        if let Some(known) = statistics.iter_mut().find(|known| known.operation == operation) {
-            known.messages = known.messages.saturating_sub(1);
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::message::{Message, Outcome};
-use super::{FlowNumber, PacketFacts, RethFacts};
+use super::{FlowNumber, Message, PacketFacts, RethFacts};
+use crate::analysis::message::Outcome;
 use crate::observe::sequence::psn_of;
 use crate::time::Instant;
 use crate::wire::{Headers, OpcodeInfo, Operation, Position};

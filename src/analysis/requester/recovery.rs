@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 
+use super::counting::retransmitted_mut;
 use super::limits::NAKS_MAX;
 use super::losses::OpenLoss;
 use super::records::{Record, RecordFlags};
-use super::requester::{Requester, TIMEOUT_NANOS_LEAST};
-use super::{PacketFacts, RetransmissionCause};
+use super::{PacketFacts, Requester, RetransmissionCause};
+use crate::observe::round_trip::RoundTrip;
+use crate::observe::timing::TIMEOUT_NANOS_LEAST;
 
 /// A response that makes the requester go back.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +155,7 @@ pub(super) struct Tentative {
     /// The sequence number behind it.
     pub(super) end: u64,
     pub(super) cause: RetransmissionCause,
-    pub(super) rto_seen: u64,
+    pub(super) round_trip: RoundTrip,
     pub(super) wait: u64,
     pub(super) wire_len: u32,
     pub(super) frame: u64,
@@ -167,7 +169,7 @@ impl Requester {
         recovery.is_recovering = true;
         recovery.unanswered = None;
         recovery.dropped.clear();
-        recovery.dropped_end = self.last_ack.sequence + 1;
+        recovery.dropped_end = self.answers.last.sequence + 1;
     }
 
     /// A response came in order.
@@ -180,7 +182,7 @@ impl Requester {
     /// longer than its timeout takes, the capture has missed the response.
     pub(super) fn is_recovering(&self, now: u64) -> bool {
         let since = now.saturating_sub(self.recovery.attempt_time);
-        self.recovery.is_recovering && since < self.timeout_least()
+        self.recovery.is_recovering && since < self.round_trip.timeout_least()
     }
 
     /// Decides what a rewind of one packet was, now that the next one begins at `next`. A packet of
@@ -191,22 +193,22 @@ impl Requester {
         let (first, end) = (tentative.record.sequence, tentative.end);
         let cursor = tentative.before.cursor;
         let is_forward = first > cursor;
-        let fills = self.records.get(next).is_some_and(|record| record.missing > 0);
+        let fills = self.progress.records.get(next).is_some_and(|record| record.missing > 0);
         let follows = next > first && (is_forward || next < cursor) && !(fills && next > end);
         let is_repeated = !is_forward
             && next <= first
-            && now.saturating_sub(tentative.time) >= self.timeout_least();
+            && now.saturating_sub(tentative.time) >= self.round_trip.timeout_least();
         if follows || is_repeated {
             if is_forward {
                 self.skip_until(cursor, first);
             }
             return false;
         }
-        if fills && next > end && next != cursor && next < self.next {
+        if fills && next > end && next != cursor && next < self.next() {
             self.tentative = Some(tentative);
             return true;
         }
-        let counter = super::requester::retransmitted_mut(&mut self.statistics, tentative.cause);
+        let counter = retransmitted_mut(&mut self.statistics, tentative.cause);
         if !is_forward {
             counter.rewinds = counter.rewinds.saturating_sub(1);
             counter.wait_nanos = counter.wait_nanos.saturating_sub(tentative.wait);
@@ -219,8 +221,8 @@ impl Requester {
                 message.retransmitted_bytes.saturating_sub(tentative.wire_len.into());
         }
         self.recovery.restore(tentative.before, tentative.time);
-        self.rto_seen = tentative.rto_seen;
-        if let Some(record) = self.records.get_mut(first) {
+        self.round_trip.restore_timeout(&tentative.round_trip);
+        if let Some(record) = self.progress.records.get_mut(first) {
             // It was sent when it was missed.
             (record.time, record.pass) = (tentative.record.time, tentative.record.pass);
             record.missing = record.missing.saturating_sub(1);
@@ -233,18 +235,13 @@ impl Requester {
 
     /// A packet that was taken for lost came late: its loss is not told.
     pub(super) fn disprove_loss(&mut self, sequence: u64) {
-        let is_it = |loss: &OpenLoss| loss.is_request(sequence);
-        if let Some(at) = self.open_losses.iter().rposition(is_it) {
-            self.open_losses.remove(at);
-        }
+        self.losses.disprove(|loss| loss.is_request(sequence));
     }
 
     /// The responder answers a request once more, so that it has two transmissions of it: what was
     /// taken for lost because of a timeout was not.
     pub(super) fn disprove_timeout(&mut self) {
-        if let Some(at) = self.open_losses.iter().rposition(OpenLoss::is_by_timeout) {
-            self.open_losses.remove(at);
-        }
+        self.losses.disprove(OpenLoss::is_by_timeout);
     }
 
     /// The responder answers long after the last retransmission.
@@ -254,12 +251,6 @@ impl Requester {
         let slow = &mut self.statistics.slow_answers;
         (slow.count, slow.longest_nanos) = (slow.count + 1, slow.longest_nanos.max(nanos));
         self.evidence().slow_answers.push(packet.frame);
-    }
-
-    /// Counts a packet that arrived after one that was sent later.
-    pub(super) fn count_reordered(&mut self, frame: u64) {
-        self.statistics.reordered += 1;
-        self.evidence().reordered.push(frame);
     }
 }
 

@@ -1,14 +1,18 @@
 //! Packets that were sent before: retransmissions and their causes, copies that the network made, and late packets.
 
-use super::evidence::Evidence;
+use super::answers::LastNak;
+use super::corrupt::CorruptRequest;
+use super::counting::retransmitted_mut;
 use super::inflight::{Inflight, needs_response};
 use super::losses::{Loss, Sign};
 use super::records::{Record, RecordFlags};
 use super::recovery::{Asked, NAK_REACTION_NANOS, Trigger};
-use super::requester::{
-    LastNak, RTT_NANOS_LEAST, Requester, Scene, TIMEOUT_NANOS_LEAST, Verdict, retransmitted_mut,
+use super::{
+    Certainty, Evidence, PacketFacts, PacketRole, Requester, RetransmissionCause, Scene, Sink,
+    Verdict,
 };
-use super::{Certainty, PacketFacts, PacketRole, RetransmissionCause, Sink};
+use crate::observe::timing::{RTT_NANOS_LEAST, TIMEOUT_NANOS_LEAST};
+use crate::observe::transmissions::Spanning;
 use crate::wire::OpcodeInfo;
 
 /// What a packet is that has a lower sequence number than the next one.
@@ -26,23 +30,23 @@ impl Requester {
     /// further, so far as was captured.
     pub(super) fn is_stopped_at(&self, sequence: u64, packet: &PacketFacts) -> bool {
         if sequence != self.recovery.cursor
-            || sequence >= self.next
+            || sequence >= self.next()
             || self.recovery.pass_cause != Some(RetransmissionCause::SequenceNak)
         {
             return false;
         }
-        let since = self.last_request.0.max(self.last_ack.time);
+        let since = self.progress.last_request.time.max(self.answers.last.time);
         let pause = packet.time.as_nanos().saturating_sub(since);
         // A requester that is only slow has long round trips, too.
-        pause >= self.timeout_least()
-            && pause > self.srtt.saturating_mul(SLOW_ROUND_TRIPS)
-            && self.records.get(sequence).is_some_and(Record::is_seen)
+        pause >= self.round_trip.timeout_least()
+            && pause > self.round_trip.smoothed().saturating_mul(SLOW_ROUND_TRIPS)
+            && self.progress.records.get(sequence).is_some_and(Record::is_seen)
     }
 
     /// What a packet is that was transmitted before, or that others overtook.
     pub(super) fn judge_repeat(&self, sequence: u64, packet: &PacketFacts) -> Repeat {
         let now = packet.time.as_nanos();
-        let Some(record) = self.records.get(sequence) else {
+        let Some(record) = self.progress.records.get(sequence) else {
             // The first packet of the connection, lost before the capture point, or the rest of a READ that was.
             let mut known = [self.recovery.implied, self.recovery.trigger].into_iter().flatten();
             if let Some(trigger) = known.find(|trigger| trigger.sequence == sequence) {
@@ -57,17 +61,19 @@ impl Requester {
             let cause = self.cause_of(&trigger, record, now);
             return Repeat::Rewind(cause, Some(trigger));
         }
-        if let Some(nak) = self.recovery.nak_of(sequence, self.unacked, now).filter(|_| !is_copy) {
+        if let Some(nak) =
+            self.recovery.nak_of(sequence, self.progress.unacked, now).filter(|_| !is_copy)
+        {
             return Repeat::Rewind(nak.cause, Some(nak));
         }
         if !is_copy && self.is_response_lost_behind(sequence, now) {
             return Repeat::Rewind(RetransmissionCause::ImpliedNak, None);
         }
-        let least = self.timeout_least();
+        let least = self.round_trip.timeout_least();
         let in_this_pass = record.is_seen()
             && (record.pass == self.recovery.pass || sequence < self.recovery.pass_start);
         // Several capture points tell that it is neither late nor a copy.
-        if elapsed >= least || self.is_followed[0] {
+        if elapsed >= least || self.losses.are_requests_followed() {
             return Repeat::Rewind(self.unnamed_cause(now, elapsed), None);
         }
         if !in_this_pass {
@@ -87,13 +93,15 @@ impl Requester {
     /// The cause of a rewind that no response names, `elapsed` after the packet was transmitted: a timeout, unless the
     /// requester was neither silent nor had the time for one, and a NAK came shortly before.
     fn unnamed_cause(&self, now: u64, elapsed: u64) -> RetransmissionCause {
-        let silence = now.saturating_sub(self.last_ack.time.max(self.last_request.0));
+        let silence =
+            now.saturating_sub(self.answers.last.time.max(self.progress.last_request.time));
         let is_recent = |nak: LastNak| {
             nak.is_sequence_error && now.saturating_sub(nak.time) < NAK_REACTION_NANOS
         };
-        let silence_least = self.nak_reaction.saturating_mul(4).max(TIMEOUT_NANOS_LEAST / 2);
-        let is_timeout = elapsed >= self.timeout_least() && silence >= silence_least;
-        if !is_timeout && self.last_nak.is_some_and(is_recent) {
+        let silence_least =
+            self.round_trip.nak_reaction().saturating_mul(4).max(TIMEOUT_NANOS_LEAST / 2);
+        let is_timeout = elapsed >= self.round_trip.timeout_least() && silence >= silence_least;
+        if !is_timeout && self.answers.last_nak.is_some_and(is_recent) {
             RetransmissionCause::SequenceNak
         } else {
             RetransmissionCause::Timeout
@@ -103,35 +111,23 @@ impl Requester {
     /// Whether the requester goes back to a READ or ATOMIC whose response passed the capture point, and soon after another
     /// response did: the first one was lost behind the point, and the other implied a NAK of it (§9.7.5.1.1).
     fn is_response_lost_behind(&self, sequence: u64, now: u64) -> bool {
-        let (last, time) = self.heard;
-        let quiet = now.saturating_sub(time);
-        self.is_followed == [false, false]
+        let heard = self.answers.heard;
+        let quiet = now.saturating_sub(heard.time);
+        self.losses.is_point_alone()
             && self.is_answered(sequence)
-            && last > sequence
-            && quiet < self.silence_least()
-    }
-
-    /// A shorter silence than this is not taken for a timeout where another cause is possible.
-    fn silence_least(&self) -> u64 {
-        match (self.rto_setup, self.rto_seen) {
-            (0, 0) => SILENCE_NANOS_LEAST,
-            (0, seen) => SILENCE_NANOS_LEAST.min(seen / 2),
-            (setup, _) => setup / 2,
-        }
+            && heard.sequence > sequence
+            && quiet < self.round_trip.silence_least()
     }
 
     /// Whether the response of a READ or ATOMIC to this sequence number passed the capture point since it was requested last.
     pub(super) fn is_answered(&self, sequence: u64) -> bool {
         let message = self.messages.find(sequence).filter(|message| message.needs_response());
         let is_open = |message: &Inflight| {
-            sequence >= message.responses_end || self.missing_responses.contains(&sequence)
+            sequence >= message.responses_end || self.reads.is_missing(sequence)
         };
         match message {
             Some(message) => message.end.is_some() || !is_open(message),
-            None => {
-                let mut ended = self.ended_reads.iter();
-                ended.any(|(first, last, _)| (*first..=*last).contains(&sequence))
-            }
+            None => self.reads.has_ended(sequence),
         }
     }
 
@@ -172,6 +168,7 @@ impl Requester {
     pub(super) fn is_read_of(&self, trigger: &Trigger, sequence: u64) -> bool {
         trigger.cause == RetransmissionCause::ImpliedNak
             && self
+                .progress
                 .records
                 .get(trigger.sequence)
                 .is_some_and(|read| (read.sequence..read.end()).contains(&sequence))
@@ -185,33 +182,19 @@ impl Requester {
         now: u64,
     ) -> RetransmissionCause {
         // It went back at once, but that transmission was damaged, or did not come to the capture point.
-        let is_due = |since: u64| now.saturating_sub(since) >= self.timeout_least();
-        let resent = self.resent_corrupt(trigger).map(|(_, time)| time);
+        let is_due = |since: u64| now.saturating_sub(since) >= self.round_trip.timeout_least();
+        let resent = self.corrupt.retransmission_for(trigger).map(|resent| resent.time);
         let passed = (trigger.asked == Asked::Passed).then_some(record.time);
         if resent.or(passed).is_some_and(is_due) {
             return RetransmissionCause::Timeout;
         }
-        let (rto, wait_least) = match (self.rto_setup, self.rto_seen) {
-            // Behind the capture point the way to the requester and back may be long, as far as the requests of the other end
-            // do not tell.
-            (0, 0) if trigger.cause == RetransmissionCause::ImpliedNak => {
-                // That a response is missing is seen near the requester.
-                let least = TIMEOUT_NANOS_LEAST.max(8 * self.srtt);
-                (least, least)
-            }
-            (0, 0) if self.peer_srtt == 0 => return trigger.cause,
-            (0, 0) => {
-                let least = TIMEOUT_NANOS_LEAST.max(2 * (self.srtt + self.peer_srtt));
-                (least, least)
-            }
-            (0, seen) => (seen / 8 * 7, seen / 16 * 7),
-            (setup, _) => (setup, setup / 2),
-        };
+        let is_implied = trigger.cause == RetransmissionCause::ImpliedNak;
+        let Some(bound) = self.round_trip.timeout_bound(is_implied) else { return trigger.cause };
         let since_trigger = now.saturating_sub(trigger.time);
-        let is_late = now.saturating_sub(record.time) >= rto
-            && since_trigger >= wait_least
-            && since_trigger > self.nak_reaction.saturating_mul(4)
-            && since_trigger > self.srtt.saturating_mul(2);
+        let is_late = now.saturating_sub(record.time) >= bound.since_sent
+            && since_trigger >= bound.since_response
+            && since_trigger > self.round_trip.nak_reaction().saturating_mul(4)
+            && since_trigger > self.round_trip.smoothed().saturating_mul(2);
         if is_late && trigger.cause != RetransmissionCause::Rnr {
             RetransmissionCause::Timeout
         } else {
@@ -229,7 +212,7 @@ impl Requester {
         scene: &mut Scene<'_, S>,
     ) {
         let now = packet.time.as_nanos();
-        let before = self.records.get(sequence).map_or(now, |record| record.time);
+        let before = self.progress.records.get(sequence).map_or(now, |record| record.time);
         let wait = now.saturating_sub(before);
         let counter = retransmitted_mut(&mut self.statistics, cause);
         counter.rewinds += 1;
@@ -238,25 +221,18 @@ impl Requester {
         evidence.rewinds[Evidence::slot(cause)].push(packet.frame);
         let longest = &mut evidence.longest_wait[Evidence::slot(cause)];
         *longest = (*longest).max(wait);
-        let silence = now.saturating_sub(self.heard.1.max(self.last_request.0));
+        let silence =
+            now.saturating_sub(self.answers.heard.time.max(self.progress.last_request.time));
         if cause == RetransmissionCause::Timeout && silence >= wait / 2 {
-            self.rto_seen = if self.rto_seen == 0 { wait } else { self.rto_seen.min(wait) };
+            self.round_trip.add_timeout(wait);
         }
         if let Some(nak) = trigger.filter(|_| cause == RetransmissionCause::SequenceNak) {
-            let reaction = now.saturating_sub(nak.time);
-            self.nak_reaction = match self.nak_reaction {
-                0 => reaction,
-                known => known - known / 8 + reaction / 8,
-            };
+            self.round_trip.add_nak_reaction(now.saturating_sub(nak.time));
         }
-        if let Some(since) = self.rnr_since.take() {
-            let wait = now.saturating_sub(since);
-            self.statistics.rnr_wait_nanos += wait;
-            self.rnr_wait_max = self.rnr_wait_max.max(wait);
-        }
+        self.statistics.rnr_wait_nanos += self.not_ready.retransmit(now);
         let used = trigger;
         self.judge_losses(sequence, cause, trigger, packet, scene);
-        self.missing_responses.retain(|&missing| missing < sequence);
+        self.reads.request_again(sequence..u64::MAX);
         if self.recovery.attempts == 0 {
             self.recovery.attempts_since = before;
         }
@@ -303,20 +279,19 @@ impl Requester {
         &mut self,
         sequence: u64,
         packet: &PacketFacts,
-    ) -> Option<(u64, u64)> {
-        let &(_, _, time) = self.corrupt.iter().find(|(corrupt, ..)| *corrupt == sequence)?;
+    ) -> Option<CorruptRequest> {
+        let time = self.corrupt.request(sequence)?.time;
         let elapsed = packet.time.as_nanos().saturating_sub(time);
         let is_asked_for =
             self.recovery.trigger.is_some_and(|trigger| trigger.sequence == sequence);
-        let corrupt = self.take_corrupt(sequence);
-        corrupt.filter(|_| is_asked_for || elapsed >= self.timeout_least())
+        let corrupt = self.corrupt.take_request(sequence);
+        corrupt.filter(|_| is_asked_for || elapsed >= self.round_trip.timeout_least())
     }
 
     /// The requester retransmits a packet whose first transmission was captured with a wrong ICRC only.
     pub(super) fn resend_corrupt<S: Sink>(
         &mut self,
-        sequence: u64,
-        (frame, time): (u64, u64),
+        CorruptRequest { sequence, frame, time }: CorruptRequest,
         packet: &PacketFacts,
         scene: &mut Scene<'_, S>,
     ) -> RetransmissionCause {
@@ -336,19 +311,18 @@ impl Requester {
 
     /// The network delivered a packet twice.
     pub(super) fn handle_copy(&mut self, sequence: u64, packet: &PacketFacts, info: &OpcodeInfo) {
-        self.statistics.duplicate_packets += 1;
-        self.evidence().duplicates.push(packet.frame);
-        self.reanswers += 1;
-        (self.repeat_frame, self.copy_frame) = (packet.frame, packet.frame);
-        if let Some(record) = self.records.get_mut(sequence) {
+        self.count_duplicate(packet.frame);
+        self.answers.expect_again(packet.frame);
+        self.answers.copy_frame = packet.frame;
+        if let Some(record) = self.progress.records.get_mut(sequence) {
             record.flags |= RecordFlags::COPIED;
         }
         if needs_response(info.operation)
             && let Some(message) = self.messages.find_mut(sequence)
         {
             message.requests += 1;
-        } else if let Some(again) = self.ended_read(sequence) {
-            *again = true;
+        } else {
+            self.reads.repeat_ended(sequence);
         }
     }
 
@@ -361,7 +335,7 @@ impl Requester {
     ) {
         self.count_reordered(packet.frame);
         self.disprove_loss(sequence);
-        if self.records.get(sequence).is_some_and(Record::is_seen) {
+        if self.progress.records.get(sequence).is_some_and(Record::is_seen) {
             verdict.retransmission = self.recovery.pass_cause;
         }
     }
@@ -374,12 +348,11 @@ impl Requester {
         packet: &PacketFacts,
         flags: RecordFlags,
     ) -> Option<u64> {
-        self.reanswers += 1;
-        self.repeat_frame = packet.frame;
-        self.records.isolate(sequence, span);
+        self.answers.expect_again(packet.frame);
+        self.progress.records.isolate(sequence, span);
         let pass = self.recovery.pass;
-        let record = self.records.get_mut(sequence)?;
-        self.gaps = self.gaps.saturating_sub(record.open_gap());
+        let record = self.progress.records.get_mut(sequence)?;
+        self.progress.gaps = self.progress.gaps.saturating_sub(record.open_gap());
         if !record.is_seen() && record.flags.contains(RecordFlags::NOT_CAPTURED) {
             self.statistics.not_captured = self.statistics.not_captured.saturating_sub(1);
         }
@@ -393,13 +366,10 @@ impl Requester {
         record.flags = flags | (record.flags & RecordFlags::COPIED);
         let end = record.end();
         // Responses that were missing are requested again.
-        self.missing_responses.retain(|missing| !(sequence..end).contains(missing));
+        self.reads.request_again(sequence..end);
         Some(end)
     }
 }
-
-/// Shortest silence that is taken for a timeout where another cause is possible and the timeout is not known.
-const SILENCE_NANOS_LEAST: u64 = 8_000_000;
 
 /// A pause of so many round trips while requests are retransmitted is no slowness of the requester.
 const SLOW_ROUND_TRIPS: u64 = 32;

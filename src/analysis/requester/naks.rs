@@ -1,0 +1,254 @@
+//! What makes a requester go back: NAKs, RNR NAKs, and responses that imply a NAK.
+
+use core::ops::RangeInclusive;
+
+use super::answers::LastNak;
+use super::progress::Seen;
+use super::records::RecordFlags;
+use super::recovery::{Asked, Trigger};
+use super::{PacketFacts, Requester, RetransmissionCause, Scene, Sink, Verdict};
+use crate::analysis::evidence::Refusal;
+use crate::analysis::message::Outcome;
+use crate::wire::aeth::{Answer, NakCode, RnrTimer};
+
+impl Requester {
+    /// A response behind a READ or ATOMIC that was not answered in full makes the requester go back (§9.7.5.1.1).
+    pub(super) fn check_implied_nak(&mut self, sequence: u64, packet: &PacketFacts) {
+        let Some(read) = self.messages.first_read() else { return };
+        if read.last >= sequence {
+            return;
+        }
+        let missing = self.reads.first_missing();
+        let missing = missing.filter(|missing| (read.first..=read.last).contains(missing));
+        let missing = missing.unwrap_or(read.responses_end);
+        self.imply_nak(missing, packet);
+    }
+
+    /// The response `missing` did not come before a later one.
+    pub(super) fn imply_nak(&mut self, missing: u64, packet: &PacketFacts) {
+        // One that it went back for, and requested again since, counts anew.
+        let requested = self.progress.records.get(missing).map_or(0, |record| record.time);
+        let is_known = |known: Trigger| known.sequence == missing && known.time >= requested;
+        // For one that came late it goes back as well, to request all that is missing behind it.
+        let is_going_back = |known: Trigger| {
+            matches!(known.asked, Asked::Late | Asked::Replayed)
+                && known.is_current(packet.time.as_nanos())
+        };
+        if self.is_recovering(packet.time.as_nanos())
+            || self.recovery.implied.is_some_and(|known| is_known(known) || is_going_back(known))
+        {
+            return;
+        }
+        let (time, frame) = (packet.time.as_nanos(), packet.frame);
+        let (cause, sequence) = (RetransmissionCause::ImpliedNak, missing);
+        let is_overtaken = self.sequence_of(packet.psn) > missing;
+        let asked = if is_overtaken { Asked::Missing } else { Asked::Presumed };
+        self.recovery.implied = Some(Trigger { cause, sequence, time, frame, asked });
+    }
+
+    /// The response that was missing came, one of `answered`, to a READ or ATOMIC that was requested so many times. The
+    /// requester goes back for it all the same, if a later one came to it before (§9.7.5.1.1).
+    pub(super) fn answer_implied(
+        &mut self,
+        answered: RangeInclusive<u64>,
+        requests: u32,
+        packet: &PacketFacts,
+    ) {
+        let now = packet.time.as_nanos();
+        let is_presumed = |known: &mut Trigger| {
+            known.asked == Asked::Presumed && known.sequence <= *answered.end()
+        };
+        self.recovery.implied.take_if(is_presumed);
+        let implied = self.recovery.implied.as_mut();
+        let Some(implied) = implied.filter(|known| answered.contains(&known.sequence)) else {
+            return;
+        };
+        if implied.asked == Asked::Missing {
+            implied.asked = if requests < 2 { Asked::Late } else { Asked::Replayed };
+        }
+        if !implied.is_current(now) {
+            self.recovery.implied = None;
+        }
+    }
+
+    fn set_trigger(&mut self, cause: RetransmissionCause, sequence: u64, packet: &PacketFacts) {
+        let (time, frame) = (packet.time.as_nanos(), packet.frame);
+        // After an RNR NAK some responders report the packets behind as out of sequence.
+        let stays = [cause, RetransmissionCause::Rnr];
+        let is_sent_since = |before: &Trigger| {
+            self.progress.records.get(sequence).is_some_and(|record| record.time > before.time)
+        };
+        if let Some(trigger) = self.recovery.trigger
+            && trigger.sequence == sequence
+            && stays.contains(&trigger.cause)
+            && !is_sent_since(&trigger)
+        {
+            return;
+        }
+        self.recovery.trigger =
+            Some(Trigger { cause, sequence, time, frame, asked: Asked::Missing });
+    }
+
+    /// Whether a NAK or RNR NAK is a copy of the previous one that the network made: the same packet, and no request since
+    /// that it can answer. Remembers it otherwise.
+    fn is_nak_copy(&mut self, sequence: u64, packet: &PacketFacts) -> bool {
+        let (digest, frame, time) = (packet.digest, packet.frame, packet.time.as_nanos());
+        let answer = packet.aeth.map(|(syndrome, _)| syndrome.answer());
+        let is_sequence_error = answer == Some(Answer::Nak(NakCode::PsnSequenceError));
+        let nak = LastNak { sequence, digest, frame, time, is_sequence_error };
+        let known = self.answers.last_nak.replace(nak);
+        let Some(known) =
+            known.filter(|known| (known.sequence, known.digest) == (sequence, digest))
+        else {
+            return false;
+        };
+        if packet.sightings.is_delivered {
+            return false;
+        }
+        let is_at_once = time.saturating_sub(known.time) < self.round_trip.smoothed() / 2;
+        if self.progress.last_request.frame.max(self.answers.repeat_frame) > known.frame
+            && !is_at_once
+        {
+            return false;
+        }
+        // The network's copy of a request is answered as well, however soon it came.
+        let is_due =
+            self.answers.repeat_frame < known.frame || self.answers.copy_frame > known.frame;
+        !(is_due && self.answers.take_due())
+    }
+
+    pub(super) fn handle_nak<S: Sink>(
+        &mut self,
+        packet: &PacketFacts,
+        code: NakCode,
+        verdict: &mut Verdict,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let sequence = verdict.sequence;
+        let before = self.answers.last_nak;
+        if self.is_nak_copy(sequence, packet) {
+            verdict.duplicate = true;
+            return;
+        }
+        let slot = usize::try_from(code.code().get()).unwrap_or(0);
+        if let Some(counter) = self.statistics.naks.get_mut(slot) {
+            *counter += 1;
+        }
+        self.evidence().naks.push(packet.frame);
+        if sequence < self.progress.unacked
+            && self.answers.last.sequence >= sequence
+            && self.answers.last.frame > 0
+        {
+            let ack = self.answers.last.frame;
+            let frames = &mut self.evidence().naks_of_acknowledged;
+            frames.push(packet.frame);
+            frames.push(ack);
+        }
+        self.advance(sequence, packet, scene);
+        self.check_implied_nak(sequence, packet);
+        self.reads.runs.drop_from(sequence);
+        if code == NakCode::PsnSequenceError {
+            self.messages.forget_requests(sequence);
+            self.set_trigger(RetransmissionCause::SequenceNak, sequence, packet);
+            self.add_sequence_nak(sequence, before, packet);
+            self.complete(scene);
+        } else {
+            self.complete(scene);
+            self.refuse(sequence, code, packet, scene);
+        }
+    }
+
+    /// Remembers a sequence-error NAK. If the one before it named an earlier packet, and this one was sent before that came,
+    /// the earlier packet arrived late, without being retransmitted, and the responder had dropped this one.
+    fn add_sequence_nak(&mut self, sequence: u64, before: Option<LastNak>, packet: &PacketFacts) {
+        let (cause, time) = (RetransmissionCause::SequenceNak, packet.time.as_nanos());
+        let (frame, mut asked) = (packet.frame, Asked::Missing);
+        let record =
+            self.progress.records.get(sequence).filter(|it| it.is_seen() && it.missing == 0);
+        if let (Some(before), Some(record)) = (before, record)
+            && before.sequence < sequence
+            && record.time <= before.time
+            && self.recovery.pass_frame < before.frame
+        {
+            asked = Asked::Dropped;
+            self.disprove_nak(before.sequence);
+            self.recovery.mark_late(before.sequence);
+            self.note_late_behind(before.sequence, before.frame);
+        }
+        if let Some(trigger) = &mut self.recovery.trigger
+            && trigger.frame == frame
+        {
+            trigger.asked = asked;
+        }
+        self.recovery.add_nak(Trigger { cause, sequence, time, frame, asked });
+    }
+
+    /// The responder has the first transmission of a packet that a NAK named: it was late, and not lost.
+    pub(super) fn disprove_nak(&mut self, sequence: u64) {
+        if !self.losses.disprove(|loss| loss.is_by_nak(sequence)) {
+            return;
+        }
+        if let Some(record) = self.progress.records.get_mut(sequence) {
+            record.flags |= RecordFlags::LATE | RecordFlags::LOSS_REPORTED;
+        }
+        self.count_reordered(self.answers.last_nak.map_or(0, |nak| nak.frame));
+    }
+
+    /// The responder refused a request for good: its queue pair and the requester's fail (§9.9.2).
+    fn refuse<S: Sink>(
+        &mut self,
+        sequence: u64,
+        code: NakCode,
+        packet: &PacketFacts,
+        scene: &mut Scene<'_, S>,
+    ) {
+        self.is_failed = true;
+        while let Some(mut message) = self.messages.pop_first() {
+            scene.budget.messages = scene.budget.messages.saturating_sub(1);
+            let at = Some((packet.time, packet.frame));
+            let outcome = if message.last < sequence && !message.needs_response() {
+                message.end = message.end.or(at);
+                Outcome::Completed
+            } else if message.first <= sequence {
+                message.end = at;
+                let told = message.message(scene.flow, scene.requester, Outcome::Refused(code));
+                let (frame, reth) = (packet.frame, message.reth);
+                let refusals = &mut self.evidence().refusals;
+                if refusals.len() < super::limits::EVIDENCE_MAX {
+                    refusals.push(Refusal { code, frame, message: told, reth });
+                }
+                Outcome::Refused(code)
+            } else {
+                message.end = at;
+                Outcome::Flushed
+            };
+            self.tell(&message, outcome, scene);
+        }
+    }
+
+    pub(super) fn handle_rnr<S: Sink>(
+        &mut self,
+        packet: &PacketFacts,
+        timer: RnrTimer,
+        verdict: &mut Verdict,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let sequence = verdict.sequence;
+        if self.is_nak_copy(sequence, packet) {
+            verdict.duplicate = true;
+            return;
+        }
+        self.statistics.rnr_naks += 1;
+        self.advance(sequence, packet, scene);
+        self.check_implied_nak(sequence, packet);
+        self.messages.forget_requests(sequence);
+        self.reads.runs.drop_from(sequence);
+        self.complete(scene);
+        let evidence = self.evidence();
+        evidence.rnrs.push(packet.frame);
+        evidence.rnr_timers_differ |= evidence.rnr_timer.is_some_and(|known| known != timer);
+        evidence.rnr_timer.get_or_insert(timer);
+        self.not_ready.refuse(Seen { time: packet.time.as_nanos(), frame: packet.frame });
+        self.set_trigger(RetransmissionCause::Rnr, sequence, packet);
+    }
+}
