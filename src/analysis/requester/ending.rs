@@ -1,4 +1,4 @@
-//! The end of a requester: of the capture, of the connection, or of its patience.
+//! The end of a requester: the capture ends, its queue pair begins anew, or it gets no answer.
 
 use super::progress::Seen;
 use super::recovery::Recovery;

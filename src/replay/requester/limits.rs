@@ -28,9 +28,6 @@ pub const GAP_PASSES: u16 = 4;
 /// ... and where other packets were lost.
 pub const GAP_PASSES_LOSSY: u16 = 6;
 
-/// A PSN that is further than this from all that was sent lately does not belong to it.
-pub const PSN_JUMP_MAX: u64 = 65_536;
-
 /// By how much a network may delay a packet behind others, or a copy behind the packet: what comes again later than this
 /// was transmitted again.
 pub const REORDER_NANOS: u64 = 1_000_000;

@@ -42,6 +42,7 @@ use state::{Pending, Place, Requester};
 use super::{Difference, Input, Judge, Sink, Step, Subject, Survey, Undecided, Verdict};
 use crate::analysis::{FlowNumber, PacketRole};
 use crate::observe::sequence::psn_of;
+use crate::observe::transmissions::Spanning;
 use crate::wire::{Gid, Opcode, OpcodeInfo, Packet, Service};
 
 /// Judges the requests of the reliable services.
@@ -97,8 +98,8 @@ impl Requesters {
         let is_other = |other: &Requester| {
             other.place.source == place.source
                 && other.place.destination == place.destination
-                && other.is_started
-                && psn_of(other.next) == input.facts.psn
+                && other.space.is_started()
+                && psn_of(other.space.next()) == input.facts.psn
         };
         let other = self.requesters.iter().find(|(_, other)| is_other(other))?;
         let found = format!("PSN {} is the next one of connection {}", input.facts.psn, other.0.0);
@@ -210,7 +211,7 @@ impl Requester {
         let mut broken = shape::check(&packet, self.params.mtu);
         broken = broken.or_else(|| self.check_pkey(&packet));
         self.restart_if_reset(input, info);
-        if !self.is_started {
+        if !self.space.is_started() {
             let wrong = self.begin(facts.psn);
             broken = broken.or(wrong);
         }
@@ -233,10 +234,10 @@ impl Requester {
             _ if sequence < self.forgotten => Ok(Some(Undecided::BeyondLimits)),
             _ => {
                 broken = broken.or_else(|| self.check_unserved(&request));
-                let is_new = sequence >= self.next;
+                let is_new = sequence >= self.space.next();
                 let Taken { checked, is_pending } = self.take_new(&request, broken);
                 if is_new {
-                    self.cursor = self.next;
+                    self.cursor = self.space.next();
                 } else {
                     self.follow_fill(&request);
                 }
@@ -268,7 +269,8 @@ impl Requester {
     /// A queue pair that failed and was reset begins at its first PSN again.
     fn restart_if_reset(&mut self, input: &Input<'_>, info: &OpcodeInfo) {
         let psn = input.facts.psn;
-        let is_first = self.is_started && psn == psn_of(self.first) && info.position.begins();
+        let is_first =
+            self.space.is_started() && psn == psn_of(self.first) && info.position.begins();
         if self.failed.is_some() && is_first && self.una > self.first {
             self.restart();
         }

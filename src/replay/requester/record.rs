@@ -1,8 +1,7 @@
 //! Request packets that a requester transmitted.
 
-use std::collections::VecDeque;
-
 use crate::analysis::RethFacts;
+use crate::observe::transmissions::{Spanning, Transmissions};
 use crate::wire::{Opcode, OpcodeInfo, Operation, Position};
 
 /// One request packet.
@@ -36,11 +35,6 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// The sequence number behind it.
-    pub(super) const fn end(&self) -> u64 {
-        self.sequence + self.span as u64
-    }
-
     /// Whether a response of its own must come.
     pub(super) fn needs_response(&self) -> bool {
         self.opcode.info().is_some_and(needs_response)
@@ -68,82 +62,19 @@ pub(super) fn counts_as_read(info: &OpcodeInfo) -> bool {
     info.operation.counts_as_rd_atomic()
 }
 
-/// The packets of a requester in the order of their sequence numbers, with gaps where packets were not captured.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Records {
-    ring: VecDeque<Record>,
+impl Spanning for Record {
+    fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    fn end(&self) -> u64 {
+        self.sequence + u64::from(self.span)
+    }
 }
 
-impl Records {
-    pub(super) fn len(&self) -> usize {
-        self.ring.len()
-    }
-
-    pub(super) fn first(&self) -> Option<&Record> {
-        self.ring.front()
-    }
-
-    pub(super) fn pop_first(&mut self) -> Option<Record> {
-        self.ring.pop_front()
-    }
-
-    /// How many records begin at or before a sequence number.
-    fn count_until(&self, sequence: u64) -> usize {
-        match self.ring.back() {
-            Some(last) if last.sequence <= sequence => return self.ring.len(),
-            None => return 0,
-            _ => {}
-        }
-        // Without READs and gaps each record is one sequence number.
-        let first = self.ring.front().map_or(0, |first| first.sequence);
-        let guess = sequence.checked_sub(first).and_then(|ahead| usize::try_from(ahead).ok());
-        if let Some(guess) = guess
-            && self.ring.get(guess).is_some_and(|record| record.sequence == sequence)
-        {
-            return guess + 1;
-        }
-        self.ring.partition_point(|record| record.sequence <= sequence)
-    }
-
-    /// The record that covers a sequence number.
-    pub(super) fn get(&self, sequence: u64) -> Option<&Record> {
-        let at = self.count_until(sequence).checked_sub(1)?;
-        self.ring.get(at).filter(|record| sequence < record.end())
-    }
-
-    /// The record that covers a sequence number.
-    pub(super) fn get_mut(&mut self, sequence: u64) -> Option<&mut Record> {
-        let at = self.count_until(sequence).checked_sub(1)?;
-        self.ring.get_mut(at).filter(|record| sequence < record.end())
-    }
-
-    /// The last record before a sequence number.
-    pub(super) fn before(&self, sequence: u64) -> Option<&Record> {
-        let at = sequence.checked_sub(1).map(|before| self.count_until(before))?;
-        self.ring.get(at.checked_sub(1)?)
-    }
-
-    /// The first record behind a sequence number.
-    pub(super) fn after(&self, sequence: u64) -> Option<&Record> {
-        self.ring.get(self.count_until(sequence))
-    }
-
-    pub(super) fn insert(&mut self, record: Record) {
-        let at = self.count_until(record.sequence);
-        if at == self.ring.len() {
-            self.ring.push_back(record);
-        } else {
-            self.ring.insert(at, record);
-        }
-    }
-
-    /// Records that end behind a sequence number, in order.
-    pub(super) fn from(&self, sequence: u64) -> impl Iterator<Item = &Record> {
-        let start = self.ring.partition_point(|record| record.end() <= sequence);
-        self.ring.range(start..)
-    }
-
-    /// The first record from `sequence` on whose response is not complete.
+/// Records, with gaps where packets were not captured.
+impl Transmissions<Record> {
+    /// Returns the first record from `sequence` on whose response is not complete.
     pub(super) fn first_unanswered(&self, sequence: u64) -> Option<&Record> {
         self.from(sequence).find(|record| record.is_unanswered())
     }

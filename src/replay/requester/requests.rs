@@ -8,6 +8,7 @@ use super::state::{Checked, Pending, Requester};
 use crate::analysis::{PacketFacts, RethFacts};
 use crate::observe::mtu::{MTUS, responses_of};
 use crate::observe::sequence::psn_of;
+use crate::observe::transmissions::Spanning;
 use crate::replay::Undecided;
 use crate::wire::{OpcodeInfo, Operation, Position, Psn};
 
@@ -57,7 +58,7 @@ impl Requester {
     /// Takes a packet whose PSN was not seen before: a new one, or one that fills a gap.
     pub(super) fn take_new(&mut self, request: &Request<'_>, broken: Option<Break>) -> Taken {
         let sequence = request.sequence;
-        let is_new = sequence >= self.next;
+        let is_new = sequence >= self.space.next();
         self.fit_read_before(sequence);
         let mut checked = match broken {
             Some(broken) => Err(broken),
@@ -97,7 +98,7 @@ impl Requester {
             is_pending = !(is_start && request.info.position.begins());
         }
         record.is_broken = checked.is_err();
-        self.gaps += u32::from(!is_new || sequence > self.next);
+        self.gaps += u32::from(!is_new || sequence > self.space.next());
         self.first = self.first.min(sequence);
         if is_pending {
             let is_kept = self.pending.len() < PENDING_BYTES_MAX;
@@ -107,7 +108,7 @@ impl Requester {
         }
         // Inside the PSNs of a READ there is no place for another packet.
         if overlapped.is_none() {
-            self.next = self.next.max(record.end());
+            self.space.set_next(self.space.next().max(record.end()));
             self.remember(record);
         }
         Taken { checked, is_pending }
@@ -115,10 +116,10 @@ impl Requester {
 
     /// A READ whose number of responses was not known has as many as the next packet says, if that fits a path MTU.
     fn fit_read_before(&mut self, sequence: u64) {
-        if self.params.mtu.is_some() || sequence <= self.next {
+        if self.params.mtu.is_some() || sequence <= self.space.next() {
             return;
         }
-        let Some(last) = self.next.checked_sub(1) else { return };
+        let Some(last) = self.space.next().checked_sub(1) else { return };
         let Some(read) = self.records.get_mut(last) else { return };
         let is_read = read.opcode.info().is_some_and(|i| i.operation == Operation::ReadRequest);
         let Some(reth) = read.reth.filter(|_| is_read) else { return };
@@ -131,7 +132,7 @@ impl Requester {
             if is_answered {
                 read.answered = read.end();
             }
-            self.next = sequence;
+            self.space.set_next(sequence);
         }
     }
 
@@ -144,7 +145,7 @@ impl Requester {
         {
             return;
         }
-        let Some(last) = self.next.checked_sub(1) else { return };
+        let Some(last) = self.space.next().checked_sub(1) else { return };
         let Some(read) = self.records.get_mut(last) else { return };
         let is_read = read.opcode.info().is_some_and(|i| i.operation == Operation::ReadRequest);
         let most = read.reth.map_or(1, |reth| responses_of(reth.length, MTUS[0]));
@@ -154,10 +155,10 @@ impl Requester {
         (read.span, read.is_span_guessed) = (read.span + 1, true);
         // It is not answered in full again.
         (self.unanswered, self.reads) = (self.unanswered + 1, self.reads + 1);
-        if self.cursor == self.next {
+        if self.cursor == self.space.next() {
             self.cursor += 1;
         }
-        self.next += 1;
+        self.space.set_next(self.space.next() + 1);
     }
 
     /// A request inside the PSNs that a READ was thought to have, and that does not ask for a part of it, shows that it has
@@ -281,7 +282,7 @@ impl Requester {
     /// Counts messages as they begin.
     fn count_message(&mut self, request: &Request<'_>, record: &mut Record) {
         let Request { info, .. } = *request;
-        let is_new = record.sequence >= self.next;
+        let is_new = record.sequence >= self.space.next();
         let takes_receive = takes_receive(info);
         if is_new && info.position.begins() {
             self.messages = self.messages.wrapping_add(1);

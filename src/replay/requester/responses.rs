@@ -2,20 +2,23 @@
 
 use super::state::{Requester, Rnr, Trigger};
 use crate::analysis::PacketFacts;
+use crate::observe::transmissions::Spanning;
 use crate::wire::aeth::{Answer, NakCode};
 use crate::wire::{Msn, OpcodeInfo, Operation, Position};
 
 impl Requester {
     /// Takes a response that the responder sent. What the requester did not get for sure must not be handed in.
     pub(super) fn handle_response(&mut self, packet: &PacketFacts, info: &OpcodeInfo) {
-        if !self.is_started {
+        if !self.space.is_started() {
             return;
         }
         let sequence = self.sequence_of(packet.psn);
-        if sequence == self.next && matches!(info.position, Position::Middle | Position::Last) {
+        if sequence == self.space.next()
+            && matches!(info.position, Position::Middle | Position::Last)
+        {
             self.lengthen_read(info);
         }
-        if sequence >= self.next || sequence < self.first {
+        if sequence >= self.space.next() || sequence < self.first {
             // An answer to what was not sent, or not captured, makes a requester do nothing.
             return;
         }

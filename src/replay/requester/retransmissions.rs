@@ -7,6 +7,7 @@ use super::rules;
 use super::shape::{Break, digest};
 use super::state::{Checked, Requester, Rnr};
 use crate::observe::sequence::psn_of;
+use crate::observe::transmissions::Spanning;
 use crate::replay::Undecided;
 use crate::wire::Operation;
 
@@ -328,8 +329,10 @@ impl Requester {
             return Some(Break::new(&rules::RETRANSMISSION_START, found).with_frame(nak.frame));
         }
         // Behind what was retransmitted all up to here must have been.
-        (self.cursor < self.next && self.una < self.next && request.sequence >= self.next)
-            .then(|| self.skips(request.sequence))
+        (self.cursor < self.space.next()
+            && self.una < self.space.next()
+            && request.sequence >= self.space.next())
+        .then(|| self.skips(request.sequence))
     }
 
     /// Follows the requester, and tells if it went back too often.

@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 
-use super::limits::{HISTORY_MAX, PSN_JUMP_MAX, REACTION_NANOS, RECORDS_MAX, TIMEOUT_LEAST_NANOS};
+use super::limits::{HISTORY_MAX, REACTION_NANOS, RECORDS_MAX, TIMEOUT_LEAST_NANOS};
 use super::params::Params;
-use super::record::{Record, Records};
+use super::record::Record;
 use super::shape::Break;
 use crate::analysis::PacketFacts;
-use crate::observe::sequence;
+use crate::observe::sequence::PsnSpace;
+use crate::observe::transmissions::{Spanning, Transmissions};
 use crate::wire::{Gid, Opcode, PKey, Psn};
 
 /// A NAK with the code PSN sequence error, or a response behind one that is missing.
@@ -75,11 +76,9 @@ impl Place {
 pub(super) struct Requester {
     pub(super) params: Params,
     pub(super) place: Place,
-    pub(super) is_started: bool,
+    pub(super) space: PsnSpace,
     /// The first sequence number that belongs to what was captured.
     pub(super) first: u64,
-    /// Behind the highest sequence number that was sent.
-    pub(super) next: u64,
     /// Behind the highest sequence number that the responder acknowledged in any way.
     pub(super) acknowledged: u64,
     /// The same without what a response acknowledged behind a missing response to a READ or ATOMIC: a requester may count
@@ -93,7 +92,7 @@ pub(super) struct Requester {
     recent: VecDeque<(u64, u64)>,
     /// The frame of the response that advanced `una` last.
     pub(super) progress: (u64, u64),
-    pub(super) records: Records,
+    pub(super) records: Transmissions<Record>,
     /// How many acknowledged records it may keep, and how many in all.
     pub(super) history_max: usize,
     pub(super) records_max: usize,
@@ -144,16 +143,15 @@ impl Requester {
         Self {
             params,
             place,
-            is_started: false,
+            space: PsnSpace::default(),
             first: 0,
-            next: 0,
             acknowledged: 0,
             counted: 0,
             una: 0,
             sure: 0,
             recent: VecDeque::new(),
             progress: (0, 0),
-            records: Records::default(),
+            records: Transmissions::default(),
             history_max: HISTORY_MAX,
             records_max: RECORDS_MAX,
             forgotten: 0,
@@ -197,25 +195,18 @@ impl Requester {
 
     /// Whether a PSN is so far from all that was sent lately that it cannot belong to it.
     pub(super) fn is_far(&self, psn: Psn) -> bool {
-        let sequence = self.sequence_of(psn);
-        let lowest = self.first.max(self.forgotten).min(self.una);
-        self.is_started
-            && (sequence > self.next.saturating_add(PSN_JUMP_MAX)
-                || sequence.saturating_add(PSN_JUMP_MAX) < lowest)
+        self.space.is_far(psn, self.first.max(self.forgotten).min(self.una))
     }
 
     /// The sequence number of a PSN: the one nearest to what is sent next.
     pub(super) fn sequence_of(&self, psn: Psn) -> u64 {
-        if !self.is_started {
-            return sequence::first(psn);
-        }
-        sequence::unwrap(psn, self.next)
+        self.space.sequence_of(psn)
     }
 
     /// Begins at a sequence number.
     pub(super) fn start_at(&mut self, sequence: u64) {
-        self.is_started = true;
-        (self.first, self.next, self.cursor) = (sequence, sequence, sequence);
+        self.space.start_at(sequence);
+        (self.first, self.cursor) = (sequence, sequence);
         (self.acknowledged, self.una, self.pass_start) = (sequence, sequence, sequence);
         (self.counted, self.sure) = (sequence, sequence);
         self.attempts_una = sequence;
