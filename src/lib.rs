@@ -81,7 +81,7 @@
 //! | room | holds | may use |
 //! |---|---|---|
 //! | [`time`] | the only time this crate knows: nanoseconds, told from outside | — |
-//! | [`proof`] | proofs that a peer knows a secret: HMAC-SHA256 over labelled fields | — |
+//! | [`proof`] | proofs that a peer knows a secret: HMAC-SHA256 over labeled fields | — |
 //! | `random` | seeded randomness, the same on every machine | — |
 //! | `counters` | named counters of drops and refusals | — |
 //! | `setters` | methods that set one field of a configuration each | — |

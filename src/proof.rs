@@ -1,4 +1,4 @@
-//! Proofs that a peer knows a secret, without the secret on the wire: HMAC-SHA256 over labelled
+//! Proofs that a peer knows a secret, without the secret on the wire: HMAC-SHA256 over labeled
 //! fields.
 //!
 //! Each field goes in with its label, and both with their lengths, so that no two lists of fields

@@ -192,7 +192,7 @@ mod tests {
     /// The attack that broke an earlier scrambling used that differences carried over. Here,
     /// numbers that differ in one bit become numbers that differ in any, each as often as not.
     #[test]
-    fn permutation_scatters_neighbours() {
+    fn permutation_scatters_neighbors() {
         let permutation = Permutation::new(&mut SecretRandom::new(Seed::from(2)));
         for bit in 0..24 {
             let mut flips = [0_u32; 24];

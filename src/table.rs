@@ -445,7 +445,7 @@ mod tests {
         assert_eq!(numbers(3), numbers(3));
         assert_ne!(numbers(3), numbers(4));
         let near = numbers(3).windows(2).filter(|w| w[0].abs_diff(w[1]) < 1000).count();
-        assert!(near < 3, "{near} of a hundred neighbours are near each other");
+        assert!(near < 3, "{near} of a hundred neighbors are near each other");
         let steps: std::collections::BTreeSet<_> =
             numbers(3).windows(2).map(|w| w[1].wrapping_sub(w[0]) & 0xff_ffff).collect();
         assert!(steps.len() > 90, "{} different steps in a hundred", steps.len());

@@ -151,7 +151,7 @@ impl Witness {
     }
 }
 
-/// Whether a frame is ICMP, or an error of ICMPv6, by which neighbours are looked for too.
+/// Whether a frame is ICMP, or an error of ICMPv6, by which neighbors are looked for too.
 fn is_complaint(frame: &[u8]) -> bool {
     match frame[12..14] {
         [0x08, 0x00] => frame[14 + 9] == 1,
@@ -180,7 +180,7 @@ fn packets_pass_with_every_header_as_told() {
     in_namespace(|| {
         let (a, b) = wire(1500);
         // They have met; now they forget.
-        a.ip("neighbour flush dev left");
+        a.ip("neighbor flush dev left");
         let witness = Witness::new(&b);
         let (mut here, mut there) = (open(&a), open(&b));
         assert_eq!(here.port.name, "raw:left");
@@ -267,7 +267,7 @@ fn trains_pass_whole_and_are_taken_apart_in_order() {
         let (a, b) = wire(1500);
         let (mut here, mut there) = (open_with(&a, |_| {}), open_with(&b, |c| c.frames = 1000));
         for way in [path(a.v4, b.v4), path(a.v6, b.v6)] {
-            // The neighbour is known from here on.
+            // The neighbor is known from here on.
             send(&mut *here.sender, &way, &[packet(9, 0, 4)]);
             receive(&mut *there.receiver, 1);
             let before = counter(&here.sender.counters(), "tx_frames");
@@ -473,7 +473,7 @@ fn frames_are_tagged_with_a_vlan_and_a_priority() {
         let on = |host: &Host, vlan: Option<u16>, other: (IpAddr, MacAddr)| {
             open_with(host, move |config| {
                 config.vlan = vlan;
-                config.neighbours = vec![other];
+                config.neighbors = vec![other];
                 config.frames = 1000;
             })
         };
@@ -552,7 +552,7 @@ fn mac(host: &Host) -> MacAddr {
 }
 
 #[test]
-fn a_gateway_is_found_and_a_neighbour_that_moves_is_found_again() {
+fn a_gateway_is_found_and_a_neighbor_that_moves_is_found_again() {
     in_namespace(|| {
         let (a, b) = wire(1500);
         let far = Ipv4Addr::new(10, 77, 0, 1);

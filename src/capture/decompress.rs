@@ -35,12 +35,12 @@ pub(super) enum Source<R> {
     Zstd(Box<Zstd<BufReader<Raw<R>>>>),
 }
 
-/// The bytes that were looked at to recognise the compression, then the rest.
+/// The bytes that were looked at to recognize the compression, then the rest.
 type Raw<R> = Chain<Cursor<Vec<u8>>, Counted<R>>;
 
 impl<R: Read> Source<R> {
-    /// Recognises the compression by its magic number.
-    pub(super) fn recognise(source: R, progress: Progress) -> Result<Self, Fault> {
+    /// Recognizes the compression by its magic number.
+    pub(super) fn recognize(source: R, progress: Progress) -> Result<Self, Fault> {
         let mut counted = Counted { source, progress };
         let mut head = Vec::new();
         counted.by_ref().take(4).read_to_end(&mut head)?;

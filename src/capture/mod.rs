@@ -1,6 +1,6 @@
 //! Packet captures: pcap and pcapng, in and out.
 //!
-//! A [`Reader`] takes any source of bytes (a file, a pipe), recognises by their first bytes what
+//! A [`Reader`] takes any source of bytes (a file, a pipe), recognizes by their first bytes what
 //! they are, and lends one [`Record`] after the other:
 //!
 //! ```

@@ -98,7 +98,7 @@ pub(super) enum Precision {
 
 impl Pcap {
     /// The byte order and precision that go with a magic number, if it is one of pcap's.
-    pub(super) fn recognise(magic: [u8; 4]) -> Option<(ByteOrder, Precision)> {
+    pub(super) fn recognize(magic: [u8; 4]) -> Option<(ByteOrder, Precision)> {
         Some(match u32::from_be_bytes(magic) {
             0xa1b2_c3d4 => (ByteOrder::Big, Precision::Microseconds),
             0xd4c3_b2a1 => (ByteOrder::Little, Precision::Microseconds),
@@ -108,7 +108,7 @@ impl Pcap {
         })
     }
 
-    /// Reads the header of a pcap whose magic number was recognised.
+    /// Reads the header of a pcap whose magic number was recognized.
     pub(super) fn new<R: Read>(
         buffer: &mut Buffer<R>,
         (order, precision): (ByteOrder, Precision),

@@ -308,7 +308,7 @@ impl Pcapng {
     }
 }
 
-/// Resynchronisation behind damage.
+/// Resynchronization behind damage.
 impl Pcapng {
     /// Moves the front of the buffer to the next sound block behind the damaged one, if there is
     /// one.

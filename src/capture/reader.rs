@@ -1,4 +1,4 @@
-//! The reader: recognises what a stream is, and lends its records one by one.
+//! The reader: recognizes what a stream is, and lends its records one by one.
 
 use core::fmt;
 use core::ops::Range;
@@ -18,7 +18,7 @@ use crate::time::Instant;
 
 /// Reads the records of a capture from any source of bytes, front to back.
 ///
-/// The format and the compression are recognised by their first bytes. The reader does its own
+/// The format and the compression are recognized by their first bytes. The reader does its own
 /// buffering: give it a plain [`File`], not a `BufReader`.
 pub struct Reader<R> {
     pub(super) buffer: Buffer<R>,
@@ -130,14 +130,14 @@ pub fn open(path: &Path) -> Result<Reader<File>, Error> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Recognises what `source` holds and reads its header.
+    /// Recognizes what `source` holds and reads its header.
     pub fn new(source: R) -> Result<Self, Error> {
         let progress = Progress::default();
         let start = Offset { bytes: 0, decompressed: false };
         let source =
-            Source::recognise(source, progress.clone()).map_err(|fault| fault.at(start))?;
+            Source::recognize(source, progress.clone()).map_err(|fault| fault.at(start))?;
         let mut buffer = Buffer::new(source);
-        let format = Parser::recognise(&mut buffer)?;
+        let format = Parser::recognize(&mut buffer)?;
         let (delivered, done, lenient) = (0, false, false);
         Ok(Self { buffer, format, progress, delivered, done, ahead: None, lenient })
     }
@@ -321,7 +321,7 @@ impl<R> Reader<R> {
         }
     }
 
-    /// The compression that was recognised, if there is one.
+    /// The compression that was recognized, if there is one.
     pub fn compression(&self) -> Option<Compression> {
         self.buffer.compression()
     }
@@ -369,7 +369,7 @@ enum Parser {
 }
 
 impl Parser {
-    fn recognise<R: Read>(buffer: &mut Buffer<R>) -> Result<Self, Error> {
+    fn recognize<R: Read>(buffer: &mut Buffer<R>) -> Result<Self, Error> {
         const MAGIC: usize = 4;
         let offset = buffer.offset();
         let bytes = buffer.want(MAGIC)?;
@@ -380,7 +380,7 @@ impl Parser {
                 _ => Error::Cut { offset, part: Part::FileHeader, need, have },
             });
         };
-        if let Some(kind) = Pcap::recognise(magic) {
+        if let Some(kind) = Pcap::recognize(magic) {
             return Pcap::new(buffer, kind).map(Self::Pcap);
         }
         if magic == BlockType::SECTION_HEADER.0.to_be_bytes() {

@@ -137,7 +137,7 @@ mod tests {
     fn flow_label_is_the_kernels() {
         let from: SocketAddr = "10.9.0.1:58533".parse().unwrap();
         assert_eq!(flow_label(from, "10.9.0.2:7174".parse().unwrap()).get(), 0xbcc01);
-        let labelled = core::net::SocketAddrV6::new("fd00::1".parse().unwrap(), 1, 0xabcde, 0);
-        assert_eq!(flow_label(from, labelled.into()).get(), 0xabcde);
+        let labeled = core::net::SocketAddrV6::new("fd00::1".parse().unwrap(), 1, 0xabcde, 0);
+        assert_eq!(flow_label(from, labeled.into()).get(), 0xabcde);
     }
 }

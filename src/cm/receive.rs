@@ -19,7 +19,7 @@ pub struct Received<'a> {
     pub source: Gid,
     /// Address of the device to which it was sent.
     pub destination: Gid,
-    /// The traffic class it travelled with, which answers have, too.
+    /// The traffic class it traveled with, which answers have, too.
     pub traffic_class: u8,
     /// The MAD.
     pub mad: &'a [u8],

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::Side;
-use super::normalise::sequence;
+use super::normalize::sequence;
 use super::trace::{Packet, Trace};
 
 /// Subject of a difference.

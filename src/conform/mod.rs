@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! scenario (TOML) ─► expand ─► instance ─┬─► agent: requester ─ device ─ wire ─┐
-//!                                        └─► agent: responder ─ device ─ wire ─┴─► trace ─► normalise ─► judge ─► report
+//!                                        └─► agent: responder ─ device ─ wire ─┴─► trace ─► normalize ─► judge ─► report
 //!                                              two threads, or two machines                   reference ─┘
 //! ```
 //!
@@ -23,7 +23,7 @@
 //! | [`server`] | an agent for clients on a network, of which none is trusted |
 //! | [`wire`] | the wire of a soft device: it sees packets, and drops them by rule |
 //! | [`trace`] | what came of an instance |
-//! | [`normalise`] | what of a packet does not count, and why |
+//! | [`normalize`] | what of a packet does not count, and why |
 //! | [`expect`] | whether what a scenario expects holds |
 //! | [`diff`] | where two traces part |
 //! | [`deviation`] | what is known of a device |
@@ -52,7 +52,7 @@ pub mod expand;
 pub mod expect;
 pub mod judge;
 mod memory;
-pub mod normalise;
+pub mod normalize;
 mod objects;
 mod play;
 mod post;

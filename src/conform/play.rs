@@ -8,7 +8,7 @@ use super::agent::{Agent, REPLY_TIMEOUT, Terms};
 use super::connect::CmRole;
 use super::control::{ControlError, Hello, Line, Message, Reach, check_windows, unexpected};
 use super::expand::Instance;
-use super::normalise::Names;
+use super::normalize::Names;
 use super::objects::{Objects, Stop};
 use super::post::Poster;
 use super::scenario::{Action, Done, Step, word};

@@ -2,7 +2,7 @@
 
 use super::Side;
 use super::expand::Instance;
-use super::normalise::{NO_QPN, Names};
+use super::normalize::{NO_QPN, Names};
 use super::objects::{Objects, Registered, Stop};
 use super::scenario::{Action, Flag, Kind, MAIN, Step, access_of};
 use crate::device::AnyQp;

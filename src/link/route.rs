@@ -16,7 +16,7 @@ use super::netlink::{
     word,
 };
 
-// Numbers of `linux/rtnetlink.h` and `linux/neighbour.h`.
+// Numbers of `linux/rtnetlink.h` and `linux/neighbor.h`.
 /// Message types of a request and of its answer.
 const GET_ROUTE: (u16, u16) = (26, 24);
 const GET_NEIGHBOR: (u16, u16) = (30, 28);

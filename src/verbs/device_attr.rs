@@ -141,7 +141,7 @@ bitflags! {
         const CURR_QP_STATE_MOD = 1 << 7;
         /// A port can be shut down.
         const SHUTDOWN_PORT = 1 << 8;
-        /// A port's initialisation can be chosen.
+        /// A port's initialization can be chosen.
         const INIT_TYPE = 1 << 9;
         /// An event tells when a port becomes active.
         const PORT_ACTIVE_EVENT = 1 << 10;

@@ -105,7 +105,7 @@ bitflags! {
         // Rule: Q-17.
         /// The peer invalidated a key.
         const WITH_INV = 1 << 3;
-        /// Tag matching has to be synchronised.
+        /// Tag matching has to be synchronized.
         const TM_SYNC_REQ = 1 << 4;
         /// A tag matched.
         const TM_MATCH = 1 << 5;

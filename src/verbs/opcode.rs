@@ -37,7 +37,7 @@ codes! {
         TmAdd = 130, "TM_ADD", "tm-add";
         /// A tag was taken from a list.
         TmDel = 131, "TM_DEL", "tm-del";
-        /// Tag matching was synchronised.
+        /// Tag matching was synchronized.
         TmSync = 132, "TM_SYNC", "tm-sync";
         /// The receipt of a message with a tag.
         TmRecv = 133, "TM_RECV", "tm-recv";

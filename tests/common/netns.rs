@@ -126,7 +126,7 @@ pub fn meet_v4(a: &Host, b: &Host) {
 }
 
 /// Waits until datagrams pass: an interface that has just been switched on loses what is sent,
-/// without a word, and one that does not know its neighbour yet holds back only so much.
+/// without a word, and one that does not know its neighbor yet holds back only so much.
 #[track_caller]
 fn meet(a: &Host, from: SocketAddr, b: &Host, to: SocketAddr) {
     let bind = |address| UdpSocket::bind(address).unwrap();

@@ -171,7 +171,7 @@ pub(crate) fn join(a: &Side, a_qp: QpHandle, b: &Side, b_qp: QpHandle) -> Target
     Target::Peer
 }
 
-/// Bytes that differ from their neighbours, and from those of another seed.
+/// Bytes that differ from their neighbors, and from those of another seed.
 pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 256) as u8 ^ seed).collect()
 }

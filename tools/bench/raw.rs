@@ -72,7 +72,7 @@ fn open(interface: &str, other: Ipv4Addr, mac: MacAddr) -> Link {
     } else {
         vec![RIGHT.into()]
     };
-    config.neighbours = vec![(IpAddr::from(other), mac)];
+    config.neighbors = vec![(IpAddr::from(other), mac)];
     if let Ok(frames) = std::env::var("FRAMES") {
         config.frames = frames.parse().unwrap();
     }

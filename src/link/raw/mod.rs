@@ -17,8 +17,8 @@
 //!   by their first; a flow is of one source port, which queue pairs of two programs seldom share.
 //! - The kernel would answer packets to a port without a listener. So there is a UDP socket at the
 //!   port of RoCE, which drops all that it gets: see `sink`.
-//! - Hardware addresses are the kernel's: see `neighbour`. On a VLAN that the link tags by itself
-//!   there is no kernel to ask: there, neighbours are given. The interface of a VLAN that the
+//! - Hardware addresses are the kernel's: see `neighbor`. On a VLAN that the link tags by itself
+//!   there is no kernel to ask: there, neighbors are given. The interface of a VLAN that the
 //!   kernel has (`eth0.5`) needs none of this.
 //!
 //! - The service level of a path is the priority in the tag of a VLAN that the link tags by itself,
@@ -37,7 +37,7 @@
 pub mod bump;
 mod filter;
 mod frames;
-mod neighbour;
+mod neighbor;
 mod packets;
 mod receive;
 mod send;
@@ -50,7 +50,7 @@ use socket2::Socket;
 
 use self::filter::Filter;
 use self::frames::RawFrames;
-use self::neighbour::{Kernel, Neighbours};
+use self::neighbor::{Kernel, Neighbors};
 #[doc(hidden)]
 pub use self::packets::sound_packets;
 use self::receive::RawReceiver;
@@ -76,7 +76,7 @@ pub struct Config {
     /// is the priority alone. If there is none, they have no tag.
     pub vlan: Option<u16>,
     /// Hardware addresses that are known and need not be asked for.
-    pub neighbours: Vec<(IpAddr, MacAddr)>,
+    pub neighbors: Vec<(IpAddr, MacAddr)>,
     /// Number of frames of the receive ring. Each takes 68 KiB of memory.
     pub frames: usize,
 }
@@ -88,7 +88,7 @@ impl Config {
             interface: interface.into(),
             addresses: Vec::new(),
             vlan: None,
-            neighbours: Vec::new(),
+            neighbors: Vec::new(),
             frames: FRAMES,
         }
     }
@@ -193,16 +193,16 @@ fn sender(config: &Config, interface: &Interface) -> Result<RawSender, OpenError
     };
     let socket = packet_socket(config)?;
     ring::bind(&socket, interface.index, false).map_err(fail("bind a packet socket"))?;
-    // The kernel's neighbours are those without a VLAN.
+    // The kernel's neighbors are those without a VLAN.
     let ask = !interface.loopback && config.vlan.unwrap_or(0) == 0;
     let kernel = if ask {
-        let kernel = Kernel::new(interface.index).map_err(fail("ask for neighbours"))?;
+        let kernel = Kernel::new(interface.index).map_err(fail("ask for neighbors"))?;
         let ip = send::IpSockets::new(&interface.name, interface.index);
         Some((kernel, ip.map_err(fail("open a raw IP socket"))?))
     } else {
         None
     };
     let (kernel, ip) = kernel.unzip();
-    let neighbours = Neighbours::new(kernel, &config.neighbours);
-    Ok(RawSender::new(socket, interface, config.vlan, neighbours, ip))
+    let neighbors = Neighbors::new(kernel, &config.neighbors);
+    Ok(RawSender::new(socket, interface, config.vlan, neighbors, ip))
 }

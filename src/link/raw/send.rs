@@ -8,7 +8,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::super::Sender;
 use super::super::interface::{Interface, address_of};
 use super::super::sys::ring::{self, VNET_LEN};
-use super::neighbour::Neighbours;
+use super::neighbor::Neighbors;
 use crate::time::Instant;
 use crate::wire::{
     Batch, Bits, EtherType, Ethernet, EthernetRepr, Ipv6, MacAddr, Path, PathHeaders, Prefixes,
@@ -34,7 +34,7 @@ pub(super) struct RawSender {
     mac: MacAddr,
     loopback: bool,
     vlan: Option<u16>,
-    neighbours: Neighbours,
+    neighbors: Neighbors,
     /// Sockets for packets to neighbors that are not known yet.
     ip: Option<IpSockets>,
     /// ICRC prefixes.
@@ -53,7 +53,7 @@ pub(super) struct RawSender {
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     frames: u64,
-    /// Packets that went through the kernel, which looked for the neighbour.
+    /// Packets that went through the kernel, which looked for the neighbor.
     through_kernel: u64,
     /// Packets to unknown neighbors.
     unresolved: u64,
@@ -104,7 +104,7 @@ impl RawSender {
         socket: Socket,
         interface: &Interface,
         vlan: Option<u16>,
-        neighbours: Neighbours,
+        neighbors: Neighbors,
         ip: Option<IpSockets>,
     ) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl RawSender {
             mac: interface.mac.unwrap_or(MacAddr([0; 6])),
             loopback: interface.loopback,
             vlan,
-            neighbours,
+            neighbors,
             ip,
             prefixes: Prefixes::new(&Path::NOWHERE),
             id: 0,
@@ -126,7 +126,7 @@ impl RawSender {
     /// Seals a train, and cuts it into runs.
     fn seal<'a>(&mut self, now: Instant, mut train: Train<'a>, runs: &mut Vec<Run<'a>>) {
         let path = train.path;
-        let mac = self.neighbour(now, path);
+        let mac = self.neighbor(now, path);
         let together = if self.trains && mac.is_some() { SEGMENTS_MAX } else { 1 };
         let (first, mut at, is_ipv4) = (runs.len(), 0, path.is_ipv4());
         self.prefixes.set_path(path);
@@ -156,7 +156,7 @@ impl RawSender {
     fn seal_one<'a>(&mut self, now: Instant, mut train: Train<'a>) -> Run<'a> {
         let (path, id) = (train.path, self.id);
         self.id = id.wrapping_add(1);
-        let mac = self.neighbour(now, path);
+        let mac = self.neighbor(now, path);
         self.prefixes.set_path(path);
         train.for_each_mut(|packet| {
             let prefix = self.prefixes.of(packet.len());
@@ -167,11 +167,11 @@ impl RawSender {
     }
 
     /// Returns the hardware address for packets of a path, or `None` if the kernel is to find it.
-    fn neighbour(&mut self, now: Instant, path: &Path) -> Option<MacAddr> {
+    fn neighbor(&mut self, now: Instant, path: &Path) -> Option<MacAddr> {
         match self.loopback.then_some(self.mac) {
             // The kernel gives those on this machine their copies.
             None if self.ip.is_some() && path.destination.is_multicast() => None,
-            own => own.or_else(|| self.neighbours.find(now, path.destination)),
+            own => own.or_else(|| self.neighbors.find(now, path.destination)),
         }
     }
 
@@ -187,7 +187,7 @@ impl RawSender {
         }
     }
 
-    /// Sends runs of one service level whose neighbours are known, or runs whose are not.
+    /// Sends runs of one service level whose neighbors are known, or runs whose are not.
     fn send_stretch(&mut self, runs: &[Run<'_>]) -> io::Result<()> {
         let Some(first) = runs.first() else { return Ok(()) };
         if first.path.sl != self.priority {
@@ -200,7 +200,7 @@ impl RawSender {
         }
     }
 
-    /// Sends runs whose neighbours are known.
+    /// Sends runs whose neighbors are known.
     fn send_frames(&mut self, mut runs: &[Run<'_>]) -> io::Result<()> {
         while let Some((first, rest)) = runs.split_first() {
             let some = runs.get(..FRAMES_MAX).unwrap_or(runs);
@@ -273,7 +273,7 @@ impl RawSender {
         headers
     }
 
-    /// Leaves packets to the kernel, which looks for the neighbour.
+    /// Leaves packets to the kernel, which looks for the neighbor.
     fn send_through_kernel(&mut self, run: &Run<'_>) -> io::Result<()> {
         for run in run.singles() {
             let Some(ip) = &self.ip else {

@@ -58,7 +58,7 @@ impl Wire {
                     config.vlan = Some(tag & 0xfff);
                 }
                 if let (Some(mac), Some(peer)) = (target.destination_mac, peer) {
-                    config.neighbours.push((peer, mac));
+                    config.neighbors.push((peer, mac));
                 }
                 raw::open(&config).context("--to")?
             }

@@ -1,8 +1,8 @@
 //! Hardware addresses of neighbors, from the kernel, which knows the routes and its neighbors.
 //!
 //! While the kernel knows no address, packets are sent through a raw IP socket, complete with their
-//! headers: it then finds the neighbour out, keeps the packets meanwhile, and loses none. From time
-//! to time a packet goes this way again, so that the kernel sees whether the neighbour is still
+//! headers: it then finds the neighbor out, keeps the packets meanwhile, and loses none. From time
+//! to time a packet goes this way again, so that the kernel sees whether the neighbor is still
 //! there.
 
 use std::io;
@@ -16,8 +16,8 @@ use super::super::netlink::{
 use crate::time::Instant;
 use crate::wire::{Gid, MacAddr};
 
-/// The most neighbours that are remembered. With more, all are forgotten and asked for anew.
-const NEIGHBOURS_MAX: usize = 1024;
+/// The most neighbors that are remembered. With more, all are forgotten and asked for anew.
+const NEIGHBORS_MAX: usize = 1024;
 
 /// Time for which an answer of the kernel holds.
 const KNOWN_FOR: Duration = Duration::from_secs(5);
@@ -27,21 +27,21 @@ const UNKNOWN_FOR: Duration = Duration::from_micros(100);
 
 /// Hardware addresses of neighbors.
 #[derive(Debug)]
-pub(super) struct Neighbours {
+pub(super) struct Neighbors {
     kernel: Option<Kernel>,
     /// Configured addresses, which hold for ever.
     fixed: Vec<(Gid, MacAddr)>,
-    known: Vec<Neighbour>,
+    known: Vec<Neighbor>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Neighbour {
+struct Neighbor {
     gid: Gid,
     mac: Option<MacAddr>,
     until: Instant,
 }
 
-impl Neighbours {
+impl Neighbors {
     /// Creates the table of an interface. Without `kernel`, those that were given alone.
     pub(super) fn new(kernel: Option<Kernel>, fixed: &[(IpAddr, MacAddr)]) -> Self {
         let fixed = fixed.iter().map(|(address, mac)| (gid(*address), *mac)).collect();
@@ -66,18 +66,18 @@ impl Neighbours {
         let (mac, holds_for) = match (certain, &mut self.kernel) {
             (Some(mac), _) => (Some(mac), KNOWN_FOR),
             (None, None) => (None, UNKNOWN_FOR),
-            (None, Some(kernel)) => match kernel.neighbour(gid).unwrap_or(NextHop::Unknown) {
+            (None, Some(kernel)) => match kernel.neighbor(gid).unwrap_or(NextHop::Unknown) {
                 NextHop::Mac(mac) => (Some(mac), KNOWN_FOR),
                 NextHop::ThisHost => (None, KNOWN_FOR),
                 NextHop::Unknown => (None, UNKNOWN_FOR),
             },
         };
         let until = now.saturating_add(holds_for);
-        let found = Neighbour { gid, mac, until };
+        let found = Neighbor { gid, mac, until };
         let was_known = match at.and_then(|at| self.known.get_mut(at)) {
             Some(known) => std::mem::replace(known, found).mac.is_some(),
             None => {
-                if self.known.len() >= NEIGHBOURS_MAX {
+                if self.known.len() >= NEIGHBORS_MAX {
                     self.known.clear();
                 }
                 self.known.push(found);
@@ -115,7 +115,7 @@ enum NextHop {
     Unknown,
 }
 
-/// The kernel's routes and neighbours, over a netlink socket.
+/// The kernel's routes and neighbors, over a netlink socket.
 #[derive(Debug)]
 pub(super) struct Kernel {
     netlink: Netlink,
@@ -131,10 +131,10 @@ enum Route {
     ThisHost,
 }
 
-// Numbers of `linux/rtnetlink.h` and `linux/neighbour.h`.
+// Numbers of `linux/rtnetlink.h` and `linux/neighbor.h`.
 /// Message types of a request and of its answer.
 const GET_ROUTE: (u16, u16) = (26, 24);
-const GET_NEIGHBOUR: (u16, u16) = (30, 28);
+const GET_NEIGHBOR: (u16, u16) = (30, 28);
 const ROUTE_DESTINATION: u16 = 1;
 const ROUTE_INTERFACE: u16 = 4;
 const ROUTE_GATEWAY: u16 = 5;
@@ -142,10 +142,10 @@ const ROUTE_GATEWAY: u16 = 5;
 const ROUTE_VIA: u16 = 18;
 const ROUTE_UNICAST: u8 = 1;
 const ROUTE_LOCAL: u8 = 2;
-const NEIGHBOUR_DESTINATION: u16 = 1;
-const NEIGHBOUR_MAC: u16 = 2;
+const NEIGHBOR_DESTINATION: u16 = 1;
+const NEIGHBOR_MAC: u16 = 2;
 /// States in which the hardware address holds: reachable, stale, delay, probe, no ARP, permanent.
-const NEIGHBOUR_VALID: u16 = 0xde;
+const NEIGHBOR_VALID: u16 = 0xde;
 
 impl Kernel {
     /// Asks about one interface.
@@ -154,7 +154,7 @@ impl Kernel {
     }
 
     /// Returns the next hop of a packet to `gid`.
-    fn neighbour(&mut self, gid: Gid) -> io::Result<NextHop> {
+    fn neighbor(&mut self, gid: Gid) -> io::Result<NextHop> {
         let destination = address_of(gid);
         let hop = match self.route(destination)? {
             Some(Route::Via(hop)) => hop,
@@ -164,12 +164,12 @@ impl Kernel {
         let mut body = vec![family(hop), 0, 0, 0];
         body.extend(self.index.to_ne_bytes());
         body.extend([0; 4]);
-        push_attribute(&mut body, NEIGHBOUR_DESTINATION, &octets(hop));
+        push_attribute(&mut body, NEIGHBOR_DESTINATION, &octets(hop));
         let mut found = NextHop::Unknown;
-        self.netlink.ask(GET_NEIGHBOUR, Ask::One, &body, |answer| {
+        self.netlink.ask(GET_NEIGHBOR, Ask::One, &body, |answer| {
             let (header, attributes) = answer.split_at_checked(12).unwrap_or_default();
-            let valid = half(header, 8).is_some_and(|state| state & NEIGHBOUR_VALID != 0);
-            let mac = find_attribute(attributes, NEIGHBOUR_MAC).and_then(|mac| mac.try_into().ok());
+            let valid = half(header, 8).is_some_and(|state| state & NEIGHBOR_VALID != 0);
+            let mac = find_attribute(attributes, NEIGHBOR_MAC).and_then(|mac| mac.try_into().ok());
             if let Some(mac) = mac.filter(|_| valid) {
                 found = NextHop::Mac(MacAddr(mac));
             }
