@@ -69,8 +69,8 @@ impl End {
                 ah_attr: AhAttr::new(to, 0),
                 max_rd_atomic: 1,
                 max_dest_rd_atomic: 1,
-                // The network between them loses nothing: who waits longer than for ever was kept
-                // from finishing.
+                // The network between them loses nothing: a side that waits longer than for ever
+                // was kept from finishing.
                 timeout: AckTimeout(Bits::low(0)),
                 ..QpAttr::default()
             };

@@ -33,7 +33,7 @@ const REGION: usize = 2048;
 const DEPTH: usize = 5;
 /// Identifiers of receives have this bit.
 const RECV: u64 = 1 << 32;
-/// A key that there is not.
+/// A key that no region has.
 const NO_KEY: usize = usize::MAX;
 /// Longer than it takes a requester to give up.
 const SETTLING_TIME: Duration = Duration::from_millis(3);
@@ -248,7 +248,7 @@ impl Machine {
         let len = [0, 1, 8, 64, 255, 256, 257, 512, 600, 1000][usize::from(len) % 10];
         let own = |key: usize| side * KEYS + key % KEYS;
         let near = Piece {
-            // Mostly one's own memory, with all rights.
+            // Mostly local memory, with all rights.
             key: match key & 0xf {
                 0..=9 => own(0),
                 10 | 11 => own(1),

@@ -67,7 +67,7 @@ struct Interfaces {
     section: u32,
     /// Numbers in the output, in their order; `None` for one that was damaged.
     ids: Vec<Option<InterfaceId>>,
-    /// The one of packets that name none, as those of a pcap, by link type.
+    /// Number in the output for packets that name no interface, as those of a pcap, by link type.
     unnamed: HashMap<LinkType, InterfaceId>,
 }
 

@@ -26,7 +26,7 @@ struct Queue {
     issued: u64,
 }
 
-/// The device is one's own until this is dropped.
+/// Exclusive use of the device, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Turn<'t> {
     turns: &'t Turns,

@@ -148,7 +148,7 @@ impl ForkGuard {
         Self { _changing: Changing::new() }
     }
 
-    /// Ends the preparation in the child.
+    /// Sets the process ID, in the child.
     pub fn in_child(self) {
         if PROCESS.load(Ordering::SeqCst) != 0 {
             PROCESS.store(process(), Ordering::SeqCst);

@@ -71,7 +71,7 @@ pub struct AhAttr {
 }
 
 impl AhAttr {
-    /// The way from one's own address with this index to the peer at `dgid`, from the first port,
+    /// The path from the local address with this index to the peer at `dgid`, from the first port,
     /// with the usual time to live.
     pub const fn new(dgid: Gid, sgid_index: u8) -> Self {
         Self {

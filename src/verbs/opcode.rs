@@ -21,7 +21,7 @@ codes! {
         FetchAdd = 4, "FETCH_ADD", "fetch-add";
         /// The binding of a memory window.
         BindMw = 5, "BIND_MW", "bind-mw";
-        /// The invalidation of a key of one's own.
+        /// Invalidation of a local key.
         LocalInv = 6, "LOCAL_INV", "local-inv";
         /// A datagram that the device cut into segments.
         Tso = 7, "TSO", "tso";

@@ -30,7 +30,7 @@ pub enum Data<'a> {
     /// Registered memory: its bytes are sent, or, if the operation is one that is answered with
     /// data, the answer is put there. With [`SendFlags::INLINE`] the bytes at these addresses are
     /// copied when the request is posted, and the keys do not matter: that is how C has it, and
-    /// only who may read any address can do it.
+    /// it needs the right to read any address.
     Gather(&'a [Sge]),
     /// The bytes themselves, which are copied when the request is posted; the flag need not be set.
     Inline(&'a [u8]),

@@ -227,8 +227,8 @@ impl Clock {
         Self { start: Instant::now(), checks: Cell::new(0) }
     }
 
-    /// Checks that nothing is broken, and that the time is not over. Who asks often has nothing to
-    /// do, and is slowed down.
+    /// Checks that nothing is broken, and that the time is not over. A caller that asks often has
+    /// nothing to do, and is slowed down.
     pub(crate) fn check(&self, sides: &[&Side<'_>]) -> Outcome {
         let said = || sides.iter().map(|side| side.counters()).collect::<Vec<_>>();
         if let Some(error) = sides.iter().find_map(|side| side.nic.broken()) {

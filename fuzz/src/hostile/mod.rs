@@ -161,7 +161,7 @@ enum Passing {
     Srq(SrqHandle),
 }
 
-/// Maximum number of objects at a time.
+/// Maximum number of these objects at a time.
 const PASSING_MAX: usize = 12;
 
 /// The port that the packets of a stranger to the honest pair come from.
@@ -263,7 +263,7 @@ impl World {
         }
     }
 
-    /// A buffer of one's own, good or not; never one that only a window may show.
+    /// A local buffer, good or not; never one that only a window may show.
     fn sge(&self, input: &mut Input<'_>) -> Sge {
         let Memory { base, mr, .. } = self.memories[input.pick(&[0, 0, 0, 1, 2, 3])];
         let length = input.pick(&[0, 1, 8, 8, 300, 600, SIZE, SIZE + 1]);

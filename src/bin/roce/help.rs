@@ -118,7 +118,7 @@ mod tests {
         }
     }
 
-    /// Texts of help name only things that a user has who has only the command.
+    /// Texts of help name no files of the repository, which a user of the command does not have.
     #[test]
     fn help_names_no_files_of_the_repository() {
         for (name, mut command) in commands() {

@@ -66,7 +66,7 @@ pub(super) struct Outbound {
     completed: u64,
     /// WRITEs that the peer did not consume.
     unconsumed: VecDeque<Write>,
-    /// Value of the peer's last report of consumed bytes.
+    /// Number of consumed WRITEs that the peer reported last.
     reported: u16,
 }
 

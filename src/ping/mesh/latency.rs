@@ -12,7 +12,7 @@ use super::{
 };
 use crate::ping::histogram::Histogram;
 
-/// One of the two things that a host does.
+/// Task of a host in a probe.
 struct Duty {
     name: &'static str,
     /// The times of a cell.

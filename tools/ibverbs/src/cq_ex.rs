@@ -35,7 +35,7 @@ pub(crate) struct Poll {
     /// Nanoseconds from 1970 to the beginning of the NIC's clock. Found out once, so that the wall
     /// clock of successive completions runs as evenly as the NIC's.
     epoch: OnceLock<u64>,
-    /// Belongs to who has the turn.
+    /// State of the thread that has the turn.
     current: UnsafeCell<(Wc, Option<Instant>)>,
 }
 

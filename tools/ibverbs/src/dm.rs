@@ -32,7 +32,7 @@ const ALIGN_MAX: u32 = 12;
 pub(crate) struct Dm {
     c: UnsafeCell<ibv_dm>,
     memory: Buffer,
-    /// Device that it was allocated on, if it is an allocation.
+    /// Device whose memory it takes; `None` for a piece that was imported.
     owner: Option<&'static Device>,
 }
 

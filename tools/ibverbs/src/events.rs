@@ -408,7 +408,7 @@ impl Routes {
                     context.put(element_event(event, ibv_async_event_element { port_num: 1 }));
                 }
                 if event.event() == EventType::DeviceFatal {
-                    // Nothing completes any more, and who waits for it shall see so.
+                    // Nothing completes any more: threads that wait for completions are told.
                     for Route { object, completions, .. } in table.cqs.values() {
                         completions.iter().for_each(|channel| channel.put(*object));
                     }

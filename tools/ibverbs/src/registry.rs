@@ -119,7 +119,7 @@ pub(crate) unsafe fn drop_all_of(context: *const ibv_context) -> bool {
     !left.is_empty()
 }
 
-/// Keeps other threads from it while one forks.
+/// Locks the registry while a thread forks.
 pub(crate) fn hold() -> Held {
     Held { _objects: lock(&Registry::current().objects) }
 }
@@ -139,8 +139,8 @@ pub(crate) fn check<T: 'static, C>(at: *const C) -> Result<()> {
     Err(if inherited { Failed::ENODEV } else { Failed::EINVAL })
 }
 
-/// The program does not hold it any more; fails as [`check`] does. Of those who say so only one
-/// succeeds.
+/// Removes an object that the program does not hold any more; fails as [`check`] does. If several
+/// threads remove it, only one succeeds.
 pub(crate) fn remove<T: 'static, C>(at: *const C) -> Result<()> {
     check::<T, C>(at)?;
     let removed = lock(&Registry::current().objects).remove(&at.addr());

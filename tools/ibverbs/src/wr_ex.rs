@@ -260,7 +260,7 @@ requests! {
     atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64) => {
         Ok::<_, Failed>(SendOp::FetchAdd { remote_addr, rkey: RKey::new(rkey), add })
     };
-    /// The invalidation of a key of one's own.
+    /// Invalidation of a local key.
     local_inv(rkey: u32) => Ok::<_, Failed>(SendOp::LocalInv { rkey: RKey::new(rkey) });
     /// A flush.
     flush(rkey: u32, remote_addr: u64, len: usize, placement: u8, level: u8) => {

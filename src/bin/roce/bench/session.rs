@@ -113,7 +113,7 @@ pub(crate) struct Counts {
 
 /// Observer of a run.
 pub(crate) trait Observer {
-    /// Both sides have met.
+    /// Called when both sides are connected.
     fn begin(&mut self, setting: &Setting) -> anyhow::Result<()>;
     /// Called when a measurement begins.
     fn bar(&mut self, plan: &Plan, size: u32) -> ProgressBar;

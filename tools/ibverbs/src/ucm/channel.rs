@@ -2,7 +2,7 @@
 //! the channel has an event, and never writable, as the kernel's file.
 //!
 //! The program may copy the descriptor, hand it to a child, or close it in any way: the kernel
-//! counts who has it. When the last copy is gone, also those that threads wait with, the write end
+//! counts its holders. When the last copy is gone, also those that threads wait with, the write end
 //! says so, and the channel is closed.
 
 use std::ffi::c_int;
