@@ -239,8 +239,8 @@ fn begin(route: &Route<'_>) -> (u32, Short) {
     (crc, short)
 }
 
-/// Adds `short` and `rest` to the checksum, unless there is no rest; returns the bytes that are still
-/// to be added.
+/// Adds `short` and `rest` to the checksum, unless there is no rest; returns the bytes that are
+/// still to be added.
 fn after(crc: &mut u32, short: Short, rest: &[u8]) -> Short {
     if rest.is_empty() {
         return short;
