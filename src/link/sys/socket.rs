@@ -122,7 +122,7 @@ fn send_up_to<'a, const N: usize>(
 
 /// Room for what is received, used again and again.
 #[derive(Debug)]
-pub(crate) struct Inbox {
+pub(crate) struct RecvBuffers {
     bytes: Box<[u8]>,
     slots: [Slot; MESSAGES_MAX],
     /// Number of datagrams that were received last.
@@ -153,7 +153,7 @@ struct Slot {
     whole: bool,
 }
 
-impl Inbox {
+impl RecvBuffers {
     pub(crate) fn new() -> io::Result<Self> {
         let slot = Slot { from: Name::NONE, control: Control::new(), len: 0, whole: false };
         Ok(Self { bytes: zeroes(MESSAGES_MAX * ROOM)?, slots: [slot; MESSAGES_MAX], len: 0 })

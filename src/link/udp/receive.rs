@@ -12,7 +12,7 @@ use socket2::Socket;
 use super::{Groups, IcrcCheck};
 use crate::link::Receiver;
 use crate::link::interface::gid;
-use crate::link::sys::socket::{Control, Inbox};
+use crate::link::sys::socket::{Control, RecvBuffers};
 use crate::time::Instant;
 use crate::wire::icrc::Identification;
 use crate::wire::{
@@ -23,10 +23,10 @@ pub(super) struct UdpReceiver {
     socket: Arc<Socket>,
     gid: Gid,
     groups: Groups,
-    /// Destination of the datagrams in the inbox: the link itself, or a group.
+    /// Destination of the datagrams in the receive buffers: the link itself, or a group.
     to: Gid,
-    inbox: Inbox,
-    /// Common facts of the packets of a datagram, by its index in the inbox.
+    buffers: RecvBuffers,
+    /// Common facts of the packets of a datagram, by its index in the receive buffers.
     arrivals: Vec<Arrival>,
     /// The packets that are sound.
     packets: Vec<Location>,
@@ -93,7 +93,7 @@ impl UdpReceiver {
             gid,
             groups,
             to: gid,
-            inbox: Inbox::new()?,
+            buffers: RecvBuffers::new()?,
             arrivals: Vec::new(),
             packets: Vec::new(),
             checker: Checker::new(check),
@@ -105,7 +105,7 @@ impl UdpReceiver {
     #[cold]
     fn receive_for_groups(&mut self) -> io::Result<bool> {
         let Some((group, socket)) = self.groups.next() else { return Ok(false) };
-        match self.inbox.receive(socket) {
+        match self.buffers.receive(socket) {
             Ok(_) => {}
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => return Ok(false),
@@ -120,9 +120,9 @@ impl UdpReceiver {
         Ok(true)
     }
 
-    /// Takes apart what is in the inbox, and keeps what is sound.
+    /// Takes apart what is in the receive buffers, and keeps what is sound.
     fn check(&mut self) {
-        for datagram in self.inbox.iter_mut() {
+        for datagram in self.buffers.iter_mut() {
             let index = self.arrivals.len();
             let ancillary = Ancillary::new(datagram.control);
             self.counters.overflowed = self.counters.overflowed.max(ancillary.overflowed.into());
@@ -240,7 +240,7 @@ impl Receiver for UdpReceiver {
         self.counters.calls += 1;
         if self.groups.is_empty() || !self.receive_for_groups()? {
             self.to = self.gid;
-            match self.inbox.receive(self.socket.as_fd()) {
+            match self.buffers.receive(self.socket.as_fd()) {
                 Ok(_) => self.check(),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
@@ -256,7 +256,7 @@ impl Receiver for UdpReceiver {
         let mut room = [0; 40];
         for location in &self.packets {
             let Some(arrival) = self.arrivals.get(location.arrival) else { continue };
-            let bytes = self.inbox.bytes(location.arrival);
+            let bytes = self.buffers.bytes(location.arrival);
             let end = location.start + usize::from(location.len) - ICRC_ROOM;
             each(&Received {
                 source: arrival.from,
