@@ -19,6 +19,7 @@ mod counting;
 mod ending;
 mod inflight;
 mod losses;
+mod lost_packets;
 mod naks;
 mod not_ready;
 mod progress;

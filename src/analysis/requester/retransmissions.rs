@@ -7,10 +7,7 @@ use super::inflight::{Inflight, needs_response};
 use super::losses::{Loss, Sign};
 use super::records::{Record, RecordFlags};
 use super::recovery::{Asked, NAK_REACTION_NANOS, Trigger};
-use super::{
-    Certainty, Evidence, PacketFacts, PacketRole, Requester, RetransmissionCause, Scene, Sink,
-    Verdict,
-};
+use super::{Evidence, PacketFacts, Requester, RetransmissionCause, Scene, Sink, Verdict};
 use crate::observe::timing::{RTT_NANOS_LEAST, TIMEOUT_NANOS_LEAST};
 use crate::observe::transmissions::Spanning;
 use crate::wire::OpcodeInfo;
@@ -302,10 +299,7 @@ impl Requester {
         counter.rewinds += 1;
         counter.wait_nanos += packet.time.as_nanos().saturating_sub(time);
         self.evidence().rewinds[Evidence::slot(cause)].push(packet.frame);
-        let (role, certainty, is_corrupt) = (PacketRole::Request, Certainty::Proven, true);
-        let frame = Some(frame);
-        let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
-        self.report(loss, Sign::Gap, scene);
+        self.report(Loss::request(sequence, proof).corrupt(frame), Sign::Gap, scene);
         cause
     }
 

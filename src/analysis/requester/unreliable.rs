@@ -3,7 +3,7 @@
 use super::losses::{Loss, Sign};
 use super::progress::Seen;
 use super::records::{Record, RecordFlags};
-use super::{Certainty, Message, PacketFacts, PacketRole, Requester, Scene, Sink, Verdict};
+use super::{Message, PacketFacts, Requester, Scene, Sink, Verdict};
 use crate::analysis::message::Outcome;
 use crate::observe::sequence::psn_of;
 use crate::observe::transmissions::Spanning;
@@ -132,19 +132,10 @@ impl Requester {
         // A UD queue pair has one PSN space for all destinations.
         if !is_datagram {
             for sequence in record.sequence..record.end() {
-                let corrupt = self.corrupt.take_request(sequence).map(|it| it.frame);
-                self.report(
-                    Loss {
-                        sequence,
-                        role: PacketRole::Request,
-                        frame: corrupt,
-                        proof: record.frame,
-                        certainty: Certainty::Proven,
-                        is_corrupt: corrupt.is_some(),
-                    },
-                    Sign::Gap,
-                    scene,
-                );
+                let loss = Loss::request(sequence, record.frame).proven();
+                let corrupt = self.corrupt.take_request(sequence);
+                let loss = corrupt.map_or(loss, |corrupt| loss.corrupt(corrupt.frame));
+                self.report(loss, Sign::Gap, scene);
             }
         }
     }
