@@ -109,7 +109,7 @@ pub(crate) struct TestArgs {
     #[arg(short = 'm', long, value_name = "BYTES", value_parser = parse_mtu)]
     pub(crate) mtu: Option<Mtu>,
 
-    /// Maximum number of messages in flight of a queue pair, 1 to 8192.
+    /// Maximum number of messages of a queue pair in flight, 1 to 8192.
     #[arg(short = 't', long, value_name = "COUNT", default_value_t = 128)]
     tx_depth: u32,
 
