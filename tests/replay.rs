@@ -1,15 +1,24 @@
 //! `roce replay` on captures of real devices: every packet is agreed or a known deviation.
 #![cfg(feature = "cli")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    reason = "a test that cannot go on fails"
+)]
 
+#[path = "common/fleet.rs"]
+#[allow(dead_code, reason = "others use the rest")]
+mod fleet;
 #[path = "common/process.rs"]
 mod process;
 
 use std::net::Ipv4Addr;
-use std::path::Path;
 
 use process::Command;
+use roce::capture::PcapWriter;
 use roce::replay::{Counts, Options, ReplayReport, Style, Undecided, replay_capture};
+use roce::time::Instant;
+use roce::wire::{BthRepr, Gid, ICRC_ROOM, LinkType, Opcode, Path, Psn, Qpn};
 
 /// The hand-made connection manager of a capture.
 const RAW_PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
@@ -50,7 +59,7 @@ fn without_a_profile_a_deviation_is_a_difference() {
 /// Captures that are not part of the project, where they are.
 #[test]
 fn captures_of_other_devices_agree() {
-    let shared = Path::new("../shared/captures");
+    let shared = std::path::Path::new("../shared/captures");
     let public = shared.join("public");
     let mut seen = 0;
     for directory in [shared, &public] {
@@ -117,4 +126,110 @@ fn capture_cut_before_the_transport_header_is_named_as_such() {
     capture.extend([0x45, 0, 0, 86, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     let hint = hint_for("cut", &capture);
     assert!(hint.contains("no RoCE packet found in 1 frames: 1 of them are cut"), "{hint}");
+}
+
+/// What `roce replay` prints.
+fn printed(arguments: &[&str]) -> String {
+    let roce =
+        Command::new(env!("CARGO_BIN_EXE_roce")).arg("replay").args(arguments).output().unwrap();
+    String::from_utf8(roce.stdout).unwrap()
+}
+
+/// A file that is removed in the end.
+struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    fn new(name: &str, bytes: &[u8]) -> Self {
+        let name = format!("roce-replay-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn verdicts_and_their_order_do_not_depend_on_the_number_of_threads() {
+    let fleet = Scratch::new("fleet.pcapng", &fleet::capture(500));
+    let ours = |name: &str| format!("testdata/captures/{name}.pcap");
+    let one = [fleet.path().to_owned(), ours("rxe_all_ops"), ours("rxe_lossy"), ours("rxe_cm")];
+    let several = one.clone();
+    for files in one.iter().map(std::slice::from_ref).chain([several.as_slice()]) {
+        for form in ["--verbose", "--json"] {
+            let run = |threads: &str| {
+                let mut arguments = vec!["--jobs", threads, form];
+                arguments.extend(files.iter().map(String::as_str));
+                printed(&arguments)
+            };
+            let [serial, parallel] = ["1", "4"].map(run);
+            assert!(serial.contains("agreed"), "{files:?}: {serial}");
+            assert!(serial == parallel, "{files:?} {form}");
+        }
+    }
+}
+
+/// A capture of packets of a sender to many queue pairs: each begins a connection, and has this
+/// opcode.
+fn capture_of(opcodes: impl Iterator<Item = Opcode>) -> Vec<u8> {
+    let mut writer = PcapWriter::new(Vec::new(), LinkType::RAW).unwrap();
+    for (number, opcode) in (1..).zip(opcodes) {
+        let mut packet = BthRepr::new(Opcode::RC_SEND_ONLY, Qpn::new(number), Psn::new(0))
+            .emit()
+            .as_bytes()
+            .to_vec();
+        packet[0] = opcode.0;
+        packet.resize(packet.len() + ICRC_ROOM, 0);
+        let address = |host| Gid::from(Ipv4Addr::new(192, 0, 2, host));
+        let path = Path { source: address(1), destination: address(2), ..Path::NOWHERE };
+        let headers = path.seal(&mut packet);
+        let (ip, udp) = headers.as_bytes();
+        let frame = [ip, udp, &packet].concat();
+        let time = Instant::from_nanos(u64::from(number) * 1000);
+        writer.write(time, frame.len() as u32, &frame).unwrap();
+    }
+    writer.into_inner()
+}
+
+#[test]
+fn packets_with_a_reserved_opcode_are_counted() {
+    let reserved = Opcode(0x1b);
+    assert!(reserved.info().is_none());
+    let capture = capture_of([Opcode::RC_SEND_ONLY, reserved, reserved].into_iter());
+    let file = Scratch::new("reserved.pcap", &capture);
+    let text = printed(&[file.path()]);
+    let expected = "judged 1 of 3 packets; not judged: 2 with a reserved opcode\n";
+    assert!(text.contains(expected), "{text}");
+    let json = printed(&["--json", file.path()]);
+    let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let packets = &report["packets"];
+    assert_eq!((&packets["captured"], &packets["judged"]), (&3.into(), &1.into()), "{json}");
+    assert_eq!(packets["left_out"]["reserved_opcode"], 2, "{json}");
+}
+
+#[test]
+fn packets_of_connections_beyond_limits_are_counted() {
+    let count =
+        roce::analysis::limits::ENDPOINTS_MAX + roce::analysis::limits::ENDED_CONNECTIONS_MAX;
+    let count = count + 1000;
+    let capture = capture_of(std::iter::repeat_n(Opcode::RC_SEND_ONLY, count));
+    let mut report = ReplayReport::default();
+    let survey = replay_capture(&capture, &Options::default(), &mut report).unwrap();
+    report.finish(&survey);
+    let packets = &report.packets;
+    assert_eq!(packets.captured, count as u64);
+    assert!(packets.left_out.beyond_limits > 0, "{packets:?}");
+    assert_eq!(packets.judged + packets.left_out.total(), packets.captured, "{packets:?}");
+    assert_eq!(report.counts.total(), packets.judged, "{packets:?}");
+    let mut text = String::new();
+    report.text(Style::default(), &mut text);
+    assert!(text.contains(&format!("judged {} of {count} packets", packets.judged)), "{text}");
 }

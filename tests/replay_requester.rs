@@ -27,18 +27,17 @@ mod truth;
 #[path = "analysis_faults/world.rs"]
 mod world;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use roce::analysis::{Analysis, Config, PacketFacts, PacketNote, PacketRole, Sink};
 use roce::capture::{PcapWriter, Reader};
 use roce::decode::Decoder;
 use roce::replay::{
-    Input, Judge, NetworkFacts, Options, Step, Subject, Survey, Verdict, datagram, management,
-    replay_capture, requester,
+    Options, PacketBatch, Session, Step, Subject, Surveyor, Verdict, replay_capture,
 };
-use roce::wire::{Gid, IcrcVerdict, LinkType, ROCE_PORT};
+use roce::wire::{Gid, LinkType, ROCE_PORT};
 
 use plan::Scenario;
 use truth::{Captured, Truth};
@@ -101,37 +100,23 @@ fn judge(truth: &Truth, points: &[usize], at: Option<Gid>) -> (Vec<Step>, Vec<(u
         config.files = points.iter().map(|point| point.to_string()).collect();
         Analysis::new(config)
     };
-    let mut first = analysis();
-    all.iter().for_each(|(facts, _)| first.handle_packet(facts, &mut ()));
-    let report = first.finish(&mut ());
     let (mut second, mut notes) = (analysis(), Notes::default());
     all.iter().for_each(|(facts, _)| second.handle_packet(facts, &mut notes));
     second.finish(&mut notes);
-    let right = all.iter().filter(|(facts, _)| facts.icrc == IcrcVerdict::Ok).count() as u64;
-    let network = NetworkFacts { icrc: [right, all.len() as u64 - right], ..Default::default() };
-    let (files, lost_frames) = (Vec::new(), HashSet::new());
-    let (payloads, ambiguous) = (HashMap::new(), HashSet::new());
-    let survey = Arc::new(Survey { report, files, network, lost_frames, payloads, ambiguous });
-    let mut requesters = requester::Requesters::new(survey.clone(), at);
-    let mut datagrams = datagram::Datagrams::new(survey.clone(), at);
-    let mut management = management::Management::new(survey.clone());
-    let (mut steps, mut wanted) = (Vec::new(), Vec::new());
-    for (facts, mut note) in notes.0 {
-        let (flow, is_exchanged) = survey.flow_of(note.flow).unwrap();
-        note.flow = flow;
-        note.sender ^= u8::from(is_exchanged);
-        let packet = &all[facts.frame as usize - 1].1;
-        let input = Input { facts: &facts, note: &note, packet };
-        if matches!(note.role, PacketRole::Request | PacketRole::Cnp | PacketRole::Management) {
-            wanted.push((facts.frame, note.role));
-        }
-        requesters.packet(&input, &mut steps);
-        datagrams.packet(&input, &mut steps);
-        management.packet(&input, &mut steps);
-    }
-    requesters.finish(&mut steps);
-    datagrams.finish(&mut steps);
-    management.finish(&mut steps);
+    let mut surveyor = Surveyor::new(points.iter().map(|point| point.to_string()).collect());
+    all.iter().for_each(|(facts, _)| surveyor.packet(facts));
+    let mut options = Options::default();
+    options.point = at;
+    let mut session = Session::new(surveyor.finish(), &options);
+    let (mut steps, mut batch) = (Vec::new(), PacketBatch::default());
+    all.into_iter().for_each(|(facts, packet)| batch.push_packet(facts, &packet));
+    session.packets(&mut batch, &mut steps);
+    session.finish(&mut steps);
+    steps.retain(|step| step.subject != Subject::Response);
+    let roles = notes.0.iter().map(|(facts, note)| (facts.frame, note.role));
+    let is_wanted =
+        |role| matches!(role, PacketRole::Request | PacketRole::Cnp | PacketRole::Management);
+    let wanted = roles.filter(|&(_, role)| is_wanted(role)).collect();
     (steps, wanted)
 }
 

@@ -20,6 +20,10 @@ impl Hasher for FoldHasher {
         self.write_u64(value.into());
     }
 
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(value.into());
+    }
+
     fn write_u64(&mut self, value: u64) {
         let product = u128::from(self.0 ^ value ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
         #[expect(clippy::cast_possible_truncation, reason = "the halves are folded")]

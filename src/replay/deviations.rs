@@ -4,7 +4,7 @@ use super::verdict::Difference;
 use crate::conform::deviation::{Table, TableError};
 use crate::wire::Gid;
 
-/// Which device each address is, as far as the user says.
+/// Devices by address, as far as the user says.
 #[derive(Clone, Debug, Default)]
 pub struct Profiles {
     all: Option<Table>,
@@ -24,7 +24,7 @@ impl Profiles {
         Ok(())
     }
 
-    /// Why a difference of the device at this address is known, if it is.
+    /// Returns why a difference of the device at this address is known, if it is.
     pub fn explain(&self, address: Gid, difference: &Difference) -> Option<&str> {
         let named = self.by_address.iter().rev().find(|(known, _)| *known == address);
         let table = named.map(|(_, table)| table).or(self.all.as_ref())?;
@@ -32,10 +32,10 @@ impl Profiles {
     }
 }
 
-/// There is no table of a device.
+/// Error: a device has no table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
-    /// None has this name.
+    /// Unknown name.
     #[error("no table of known deviations for {name:?}; there are: {known}", name = .0, known = Table::devices().join(", "))]
     Unknown(String),
     /// One cannot be read.

@@ -1,4 +1,5 @@
-//! Captures made by hand, for tests: packets, through a capture file in memory and both passes, into judges.
+//! Captures made by hand, for tests: packets, through a capture file in memory and both passes,
+//! into judges.
 
 use core::net::Ipv4Addr;
 
@@ -31,7 +32,8 @@ impl Script {
         self
     }
 
-    /// Captures a packet from host `from` to host `to`, a microsecond after the last. Returns its frame number.
+    /// Captures a packet from host `from` to host `to`, a microsecond after the last. Returns its
+    /// frame number.
     pub(super) fn put(
         &mut self,
         from: u8,
@@ -66,7 +68,8 @@ impl Script {
         writer.into_inner()
     }
 
-    /// What is said of packets of some kind, in the order of frames, if the capture was taken at host `point`.
+    /// Returns the verdicts on packets of some kind, in the order of frames, if the capture was
+    /// taken at host `point`.
     pub(super) fn judge(&self, subject: Subject, point: Option<u8>) -> Vec<Step> {
         let options = Options { point: point.map(host), ..Options::default() };
         let mut steps: Vec<Step> = Vec::new();

@@ -1,13 +1,13 @@
-//! What answers tell of keys: which accesses were granted, which were refused, and whether they contradict each other.
+//! Keys: which accesses answers granted and refused, and whether they contradict each other.
 //!
-//! Registrations do not appear on the wire. But a region is one range of addresses with one set of rights, in one protection
-//! domain; so what was refused once is not granted later, and what lies between two granted accesses is not refused,
-//! unless the program changed something meanwhile. Two queue pairs are known to be in one domain if both were granted
-//! an access through one key.
+//! Registrations do not appear on the wire. But a region is one range of addresses with one set of
+//! rights, in one protection domain; so what was refused once is not granted later, and what lies
+//! between two granted accesses is not refused, unless the program changed something meanwhile. Two
+//! queue pairs are known to be in one domain if both were granted an access through one key.
 
 use std::collections::HashMap;
 
-use super::limits::{ACCESSES_MAX, KEYS_MAX};
+use super::limits::{ACCESSES_MAX, ALL_ACCESSES_MAX, KEYS_MAX};
 use super::memory::HostId;
 use super::session::Registered;
 use crate::verbs::Access;
@@ -34,7 +34,7 @@ impl Attempt {
     }
 }
 
-/// Why an access should have been answered otherwise.
+/// Reason why an access should have been answered otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Contradiction {
     pub(super) text: String,
@@ -48,16 +48,26 @@ struct KeyFacts {
     refused: Vec<Attempt>,
 }
 
-/// What is known of all keys.
+/// Facts of all keys.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     keys: HashMap<(HostId, u32), KeyFacts>,
     /// Responders by the domain that they share, as trees.
     domains: HashMap<u32, u32>,
     registered: HashMap<(HostId, u32), Vec<Registered>>,
+    keys_max: usize,
+    /// Accesses that are remembered, and how many may be.
+    accesses: usize,
+    accesses_max: usize,
 }
 
 impl Keys {
+    /// Room for one of `shards`.
+    pub(super) fn new(shards: usize) -> Self {
+        let (keys_max, accesses_max) = (KEYS_MAX / shards, ALL_ACCESSES_MAX / shards);
+        Self { keys_max, accesses_max, ..Self::default() }
+    }
+
     /// The user says what a host registered.
     pub(super) fn register(&mut self, host: HostId, region: Registered) {
         self.registered.entry((host, region.rkey.get())).or_default().push(region);
@@ -72,7 +82,7 @@ impl Keys {
     }
 
     fn facts(&mut self, host: HostId, rkey: u32) -> Option<&mut KeyFacts> {
-        if self.keys.len() >= KEYS_MAX && !self.keys.contains_key(&(host, rkey)) {
+        if self.keys.len() >= self.keys_max && !self.keys.contains_key(&(host, rkey)) {
             return None;
         }
         Some(self.keys.entry((host, rkey)).or_default())
@@ -87,7 +97,8 @@ impl Keys {
         }))
     }
 
-    /// An access was granted. `quiet_since`: no program of the host showed activity from this frame on.
+    /// An access was granted. `quiet_since`: no program of the host showed activity from this frame
+    /// on.
     pub(super) fn granted(&mut self, it: Attempt, quiet_since: u64) -> Option<Contradiction> {
         if self.is_allowed(&it) == Some(false) {
             let text = format!("{} is not within what was registered", text(&it));
@@ -111,6 +122,7 @@ impl Keys {
     }
 
     fn remember_grant(&mut self, it: Attempt) {
+        let is_room = self.accesses < self.accesses_max;
         let Some(facts) = self.facts(it.host, it.rkey) else { return };
         let same = facts
             .granted
@@ -123,18 +135,20 @@ impl Keys {
             return;
         }
         let first = facts.granted.first().map(|first| first.track);
-        if facts.granted.len() < ACCESSES_MAX {
+        if facts.granted.len() < ACCESSES_MAX && is_room {
             facts.granted.push(it);
+            self.accesses += 1;
         }
         if let Some(first) = first {
             let (one, other) = (self.domain(first), self.domain(it.track));
-            if one != other && self.domains.len() < KEYS_MAX {
+            if one != other && self.domains.len() < self.keys_max {
                 self.domains.insert(one, other);
             }
         }
     }
 
-    /// An access was refused. `quiet_since`: no program of the host showed activity from this frame on.
+    /// An access was refused. `quiet_since`: no program of the host showed activity from this frame
+    /// on.
     pub(super) fn refused(&mut self, it: Attempt, quiet_since: u64) -> Option<Contradiction> {
         if self.is_allowed(&it) == Some(true) {
             let text = format!("{} is within what was registered", text(&it));
@@ -153,17 +167,22 @@ impl Keys {
             text: format!("{} was refused, and {} had been granted", text(&it), text(granted)),
             frame: Some(granted.frame),
         });
+        let is_room = self.accesses < self.accesses_max;
         if let Some(facts) = self.facts(it.host, it.rkey)
             && facts.refused.len() < ACCESSES_MAX
+            && is_room
         {
             facts.refused.push(it);
+            self.accesses += 1;
         }
         contradiction
     }
 
     /// A SEND invalidated a key: what was granted before says nothing.
     pub(super) fn invalidate(&mut self, host: HostId, rkey: u32) {
-        self.keys.remove(&(host, rkey));
+        if let Some(facts) = self.keys.remove(&(host, rkey)) {
+            self.accesses -= facts.granted.len() + facts.refused.len();
+        }
     }
 }
 

@@ -1,13 +1,30 @@
-//! Every bound of a replay. Whatever a capture holds, memory stays within them.
+//! Every bound of a replay. Whatever a capture holds, memory stays within them: about 1 GiB, beside
+//! that of the first pass.
 
-/// Responders that are followed at the same time. The one that was used least recently is forgotten first; if it is seen
-/// once more, its state is adopted as if the capture began there.
-pub const RESPONDERS_MAX: usize = 16_384;
+/// Parts into which hosts are divided, each of which can be judged on a thread of its own. The
+/// bounds below hold for all parts together, and each has an equal share.
+pub const SHARDS_MAX: usize = 16;
+
+/// Packets whose notes the first pass keeps for the second one, four bytes each: 256 MiB. Of
+/// captures with more, and of several files, the second pass analyzes the packets once more.
+pub const NOTES_MAX: usize = 1 << 26;
+
+/// Responders that are followed at the same time. The one that was used least recently is forgotten
+/// first; if it is seen once more, its state is adopted as if the capture began there.
+pub const RESPONDERS_MAX: usize = 1 << 17;
+
+/// Requests, answers and messages that all responders remember. From here on each remembers
+/// [`CROWDED_ITEMS_MAX`] of a kind.
+pub const ALL_ITEMS_MAX: usize = 1 << 19;
+
+/// Requests, answers or messages that each responder may remember when there are many in all.
+pub const CROWDED_ITEMS_MAX: usize = 16;
 
 /// Request packets of one responder that wait for an answer that tells what became of them.
 pub const PENDING_PACKETS_MAX: usize = 8192;
 
-/// Bytes of WRITE payload that wait in all. Beyond, payloads are not kept, and the bytes they write are unknown.
+/// Bytes of WRITE payload that wait in all. Beyond, payloads are not kept, and the bytes they write
+/// are unknown.
 pub const PENDING_BYTES_MAX: usize = 64 << 20;
 
 /// READs and ATOMICs of one responder whose duplicates and late responses can be judged.
@@ -19,11 +36,9 @@ pub const DUPLICATES_MAX: usize = 256;
 /// Messages of one responder of which it is remembered what MSN they had.
 pub const MSN_HISTORY_MAX: usize = 1024;
 
-/// Answers of one responder that wait for a later packet to be judged.
+/// Answers of one responder that wait for a later packet to be judged, with their bytes. Where much
+/// is remembered in all, none do.
 pub const OPEN_MAX: usize = 64;
-
-/// READ responses that are passed over one by one. A responder that is further behind is set up anew.
-pub const SKIP_MAX: u64 = 4096;
 
 /// Bytes of one page of remembered memory contents.
 pub const PAGE_BYTES: usize = 4096;
@@ -34,22 +49,29 @@ pub const PAGES_MAX: usize = 65_536;
 /// Accesses that are remembered per key, granted and refused each.
 pub const ACCESSES_MAX: usize = 64;
 
+/// Accesses that are remembered in all, 56 bytes each: 28 MiB.
+pub const ALL_ACCESSES_MAX: usize = 1 << 19;
+
 /// Keys whose accesses are remembered in all.
 pub const KEYS_MAX: usize = 65_536;
 
 /// Differences, and known deviations, that a report lists one by one. All are counted.
 pub const LISTED_MAX: usize = 10_000;
 
+/// Responders whose last NAK the first pass remembers, to tell which NAKs are repeated.
+pub const NAKS_MAX: usize = 10_000;
+
 /// Frames that a difference names beside its own.
 pub const FRAMES_MAX: usize = 8;
 
-/// Streams whose PSNs are remembered to tell which connections may be paired wrongly. If there are more, all may be that
-/// are paired by their PSNs alone.
+/// Streams whose PSNs are remembered to tell which connections may be paired wrongly. If there are
+/// more, all may be that are paired by their PSNs alone.
 pub const PAIRING_STREAMS_MAX: usize = 65_536;
 
-/// How near the PSNs of two connections between the same hosts may be until packets that the capture misses can make one
-/// look like the other.
+/// Distance of the PSNs of two connections between the same hosts from which on packets that the
+/// capture misses cannot make one look like the other.
 pub const PAIRING_MARGIN: u64 = 32;
 
-/// Responses of a connection that agree with its requests, from which on it is certain that both belong together.
+/// Responses of a connection that agree with its requests, from which on it is certain that both
+/// belong together.
 pub const PAIRING_PROOF: u32 = 64;

@@ -1,8 +1,9 @@
-//! What is known of the memory that peers reach: bytes by host, key and address.
+//! Known contents of the memory that peers reach: bytes by host, key and address.
 //!
-//! A byte is unknown until a WRITE, a READ response or an ATOMIC reveals it; from then on it must be what was revealed.
-//! But the memory is that of a program, too, which may write to it whenever it runs. So all bytes of a host become
-//! unknown when its program shows activity: it posts a request of its own, or a receive of it completes.
+//! A byte is unknown until a WRITE, a READ response or an ATOMIC reveals it; from then on it must
+//! be what was revealed. But the memory is that of a program, too, which may write to it whenever
+//! it runs. So all bytes of a host become unknown when its program shows activity: it posts a
+//! request of its own, or a receive of it completes.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,7 @@ use super::limits::{PAGE_BYTES, PAGES_MAX};
 /// A host, by a number that the session gives.
 pub(super) type HostId = u32;
 
-/// Where bytes are.
+/// Place of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Location {
     pub(super) host: HostId,
@@ -19,18 +20,19 @@ pub(super) struct Location {
     pub(super) address: u64,
 }
 
-/// What was found where a READ or an ATOMIC looked.
+/// Comparison of shown bytes with known ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// Known bytes are what they must be, and the others were unknown.
     Fits,
     /// Others wrote to the same place at the same time.
     Race,
-    /// The byte at this offset is another than the known one, which was revealed at frame `frame` at the latest.
+    /// The byte at this offset is another than the known one, which was revealed at frame `frame`
+    /// at the latest.
     Other { offset: usize, expected: u8, frame: u64 },
 }
 
-/// Who looks at memory, or writes to it: the responder, and the frames between which it happened.
+/// An access to memory: the responder, and the frames between which it happened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct By {
     pub(super) responder: u32,
@@ -38,7 +40,7 @@ pub(super) struct By {
     pub(super) until: u64,
 }
 
-/// What is known of the bytes at one page of addresses of a host.
+/// Known bytes at one page of addresses of a host.
 #[derive(Debug, Default)]
 struct Place {
     /// One per key.
@@ -70,7 +72,7 @@ struct Page {
     bytes: Box<[u8; PAGE_BYTES]>,
     known: [u64; PAGE_BYTES / 64],
     epoch: u64,
-    /// When it was written to last, at the latest.
+    /// Frame of the last write, at the latest.
     frame: u64,
 }
 
@@ -114,19 +116,24 @@ impl Page {
     }
 }
 
-/// What is known of memory. Pages that were not used for long are forgotten.
+/// Known contents of memory. Pages that were not used for long are forgotten.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     young: HashMap<PageKey, Place>,
     old: HashMap<PageKey, Place>,
     young_pages: usize,
-    /// Of each host: how often its program showed activity, and the last frame that shows it.
+    /// Times that the program of each host showed activity, and the last frame that shows it.
     epochs: Vec<(u64, u64)>,
-    /// Pages that were forgotten to make room.
-    forgotten: u64,
+    /// Maximum number of pages, young and old together.
+    pages_max: usize,
 }
 
 impl Memory {
+    /// Room for one of `shards`.
+    pub(super) fn new(shards: usize) -> Self {
+        Self { pages_max: PAGES_MAX / shards, ..Self::default() }
+    }
+
     /// The program of a host shows activity in this frame.
     pub(super) fn note_activity(&mut self, host: HostId, frame: u64) {
         let at = host as usize;
@@ -148,12 +155,10 @@ impl Memory {
         self.epochs.get(host as usize).map_or(0, |(epoch, _)| *epoch)
     }
 
-    /// What is known at an address.
+    /// Returns the place of an address.
     fn place(&mut self, key: PageKey) -> &mut Place {
         if !self.young.contains_key(&key) {
-            if self.young_pages >= PAGES_MAX / 2 {
-                self.forgotten +=
-                    self.old.values().map(|place| place.pages.len() as u64).sum::<u64>();
+            if self.young_pages >= self.pages_max / 2 {
                 self.old = core::mem::take(&mut self.young);
                 self.young_pages = 0;
             }
@@ -188,8 +193,8 @@ impl Memory {
         Some(page)
     }
 
-    /// Bytes were written; with `None`, bytes that are not known. If another responder wrote to the same page at the same
-    /// time, it is not known who was first.
+    /// Bytes were written; with `None`, bytes that are not known. If another responder wrote to the
+    /// same page at the same time, it is not known who was first.
     pub(super) fn write(&mut self, at: Location, len: usize, bytes: Option<&[u8]>, by: By) {
         for (address, range) in parts(at.address, len) {
             let key = (at.host, address / PAGE_BYTES as u64);
@@ -236,7 +241,8 @@ impl Memory {
         Found::Fits
     }
 
-    /// Bytes that a responder showed are known from now on, but where others wrote at the same time.
+    /// Bytes that a responder showed are known from now on, but where others wrote at the same
+    /// time.
     pub(super) fn adopt(&mut self, at: Location, bytes: &[u8], by: By) {
         for (address, range) in parts(at.address, bytes.len()) {
             let key = (at.host, address / PAGE_BYTES as u64);
@@ -265,8 +271,8 @@ impl Memory {
         }
     }
 
-    /// The eight bytes at a place as the number that an ATOMIC works on, if all are known and no other connection wrote at the
-    /// same time, and since which frame.
+    /// The eight bytes at a place as the number that an ATOMIC works on, if all are known and no
+    /// other connection wrote at the same time, and since which frame.
     pub(super) fn number(&mut self, at: Location, by: By) -> Option<(u64, u64)> {
         let key = (at.host, at.address / PAGE_BYTES as u64);
         let from = in_page(at.address);
@@ -278,7 +284,7 @@ impl Memory {
         page.all_known(from, 8).then(|| (u64::from_le_bytes(bytes), page.frame))
     }
 
-    /// Who wrote to a page last, and until which frame.
+    /// Returns the responder that wrote to a page last, and until which frame.
     pub(super) fn last_writer(&mut self, at: Location) -> (u32, u64) {
         self.place((at.host, at.address / PAGE_BYTES as u64)).writers[0]
     }
@@ -305,8 +311,8 @@ fn in_page(address: u64) -> usize {
     usize::try_from(address % PAGE_BYTES as u64).unwrap_or(0)
 }
 
-/// A range of addresses, cut at the ends of pages: the address of each part, and which bytes of the whole it has.
-/// Addresses wrap around, as those of a broken request may.
+/// A range of addresses, cut at the ends of pages: the address of each part, and which bytes of the
+/// whole it has. Addresses wrap around, as those of a broken request may.
 fn parts(address: u64, len: usize) -> impl Iterator<Item = (u64, core::ops::Range<usize>)> {
     let mut done = 0;
     core::iter::from_fn(move || {

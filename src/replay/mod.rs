@@ -8,15 +8,17 @@
 //!                                                            └─► Step (agreed, known, undecided, different) ─► Report
 //! ```
 //!
-//! A capture shows packets and no objects, so the first pass works out what the devices must have had: queue pairs,
-//! memory regions, receives. The second pass gives that to real state machines, feeds them the captured packets under
-//! the capture's own clock, and compares by meaning. Each packet gets one [`Verdict`]; a difference names the
-//! [`Rule`] that it breaks. What could come from a packet that the capture misses is [undecided](Verdict::Undecided),
-//! never different.
+//! A capture shows packets and no objects, so the first pass works out what the devices must have
+//! had: queue pairs, memory regions, receives. The second pass gives that to real state machines,
+//! feeds them the captured packets under the capture's own clock, and compares by meaning. Each
+//! packet gets one [`Verdict`]; a difference names the [`Rule`] that it breaks. What could come
+//! from a packet that the capture misses is [undecided](Verdict::Undecided), never different.
 //!
 //! Everything here is told and asks nothing: no file, socket, clock, thread or environment.
 #![forbid(unsafe_code)]
 
+mod batch;
+mod connection;
 pub mod datagram;
 mod deviations;
 #[cfg(test)]
@@ -27,19 +29,25 @@ pub mod limits;
 pub mod live;
 pub mod management;
 mod memory;
+mod note;
 mod pairing;
 mod report;
 pub mod requester;
 pub mod responder;
+mod router;
 mod rule;
 mod session;
+mod shard;
 mod survey;
 mod verdict;
 
+pub use batch::PacketBatch;
 pub use deviations::{ProfileError, Profiles};
-pub use judge::{Input, Judge, Sink};
-pub use report::{Counts, Listed, ReplayReport, Style, step_line};
+pub use judge::Sink;
+pub use report::{Counts, Listed, Packets, ReplayReport, Style, step_line};
+pub use router::Router;
 pub use rule::{Rule, all_rules};
-pub use session::{Established, Options, Registered, Session, replay_capture};
-pub use survey::{NetworkFacts, Survey, Surveyor};
+pub use session::{Established, Options, Registered, Session, Verdicts, replay_capture};
+pub use shard::Judges;
+pub use survey::{LeftOut, NetworkFacts, Survey, Surveyor};
 pub use verdict::{Difference, Step, Subject, Undecided, Verdict};

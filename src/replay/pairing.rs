@@ -1,9 +1,10 @@
 //! Connections whose two queue pairs may belong to others.
 //!
-//! A packet names the queue pair that it is for, not the one that sent it. Where neither the connection manager nor the
-//! UDP source port tells which two belong together, the analysis pairs a responder with the requests whose PSNs it answers.
-//! If two connections between the same hosts use the same PSNs, and the capture misses a packet, that may go wrong; then
-//! every difference between requests and responses may come from it.
+//! A packet names the queue pair that it is for, not the one that sent it. Where neither the
+//! connection manager nor the UDP source port tells which two belong together, the analysis pairs a
+//! responder with the requests whose PSNs it answers. If two connections between the same hosts use
+//! the same PSNs, and the capture misses a packet, that may go wrong; then every difference between
+//! requests and responses may come from it.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -45,10 +46,11 @@ struct Used {
 /// Collects the PSNs that connections use, in the first pass.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
-    /// By the requester's host, the responder's, and the flow number before connections are paired.
+    /// PSNs by the requester's host, the responder's, and the flow number before connections are
+    /// paired.
     routes: BTreeMap<([u8; 16], [u8; 16]), BTreeMap<FlowNumber, Used>>,
     count: usize,
-    /// There were more streams than are remembered.
+    /// More streams were seen than are remembered.
     is_full: bool,
 }
 
@@ -89,7 +91,8 @@ impl Usage {
                 known.requests = joined(known.requests, used.requests);
                 known.responses = joined(known.responses, used.responses);
             }
-            // Responses are to requests, so they matter only where these are not captured, or may be others.
+            // Responses are to requests, so they matter only where these are not captured, or may
+            // be others.
             let is_guess = |flow: FlowNumber| {
                 let at = report.connections.binary_search_by_key(&flow, |it| it.flow).ok();
                 at.and_then(|at| report.connections.get(at)).is_none_or(|connection| {

@@ -1,18 +1,19 @@
-//! What a replay found: for people, for programs, for test runners.
+//! The report of a replay: for people, for programs, for test runners.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::Serialize;
 
+use super::connection::Surveyed;
 use super::judge::Sink;
 use super::limits::{FRAMES_MAX, LISTED_MAX};
-use super::survey::Survey;
+use super::survey::{LeftOut, Survey};
 use super::verdict::{Difference, Step, Subject, Undecided, Verdict};
 use crate::decode::{address_text, escape_markup, packet_line};
 use crate::wire::Service;
 
-/// How many packets got which verdict.
+/// Number of packets by verdict.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Counts {
@@ -24,7 +25,7 @@ pub struct Counts {
     pub undecided: u64,
     /// Packets that no correct device sends.
     pub different: u64,
-    /// Why the capture does not tell.
+    /// Undecided packets by reason.
     pub reasons: BTreeMap<Undecided, u64>,
     /// Agreed packets by what was judged.
     pub subjects: BTreeMap<Subject, u64>,
@@ -78,15 +79,15 @@ pub struct Listed {
     pub frame: u64,
     /// The connection.
     pub flow: u32,
-    /// Who sent it.
+    /// Sender.
     pub sender: String,
-    /// Who received it.
+    /// Receiver.
     pub receiver: String,
-    /// What was judged.
+    /// Kind of packet.
     pub subject: Subject,
     /// The rule: its name, what it says, where it is from.
     pub rule: &'static super::Rule,
-    /// What is wrong, with the numbers.
+    /// The mistake, with the numbers.
     pub found: String,
     /// The captured packet as a line; nothing if a packet is missing.
     pub captured: Option<String>,
@@ -94,30 +95,45 @@ pub struct Listed {
     pub expected: Option<String>,
     /// Other frames to look at.
     pub frames: Vec<u64>,
-    /// Why it is known, if it is.
+    /// Reason why it is known, if it is.
     pub known: Option<String>,
+}
+
+/// Number of packets that were judged.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Packets {
+    /// All packets of the capture.
+    pub captured: u64,
+    /// Packets that were judged: all but those that were left out, and those that are undecided
+    /// because of a limit.
+    pub judged: u64,
+    /// Packets that were not looked at.
+    pub left_out: LeftOut,
 }
 
 /// Collects the verdicts of a replay.
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct ReplayReport {
-    /// How many packets got which verdict.
+    /// Number of packets that were judged.
+    pub packets: Packets,
+    /// Number of packets by verdict.
     pub counts: Counts,
     /// Differences and known deviations, in the order in which they became clear.
     pub listed: Vec<Listed>,
     /// Differences and known deviations beyond the most that are listed.
     pub not_listed: u64,
-    /// XRC connections: their requests are executed as those of RC, because neither the domain nor the shared receive queue
-    /// appears in an answer.
+    /// XRC connections: their requests are executed as those of RC, because neither the domain nor
+    /// the shared receive queue appears in an answer.
     pub xrc_connections: usize,
-    /// What the capture cannot show, a sentence each.
+    /// Sentences on what the capture cannot show.
     pub kind: Vec<String>,
     #[serde(skip)]
     steps: Vec<Step>,
 }
 
-/// How a report looks.
+/// Style of a report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Style {
     /// Whether verdicts are colored.
@@ -145,9 +161,13 @@ impl ReplayReport {
         let mut steps = core::mem::take(&mut self.steps);
         steps.sort_by_key(|step| step.frame);
         self.listed.extend(steps.iter().filter_map(|step| listed(step, survey)));
-        let connections = survey.report.connections.iter();
-        self.kind = survey.report.capture.kind.sentences();
-        self.xrc_connections = connections.filter(|it| it.service == Service::Xrc).count();
+        self.kind = survey.kind.sentences();
+        let is_xrc = |connection: &&Surveyed| connection.service == Service::Xrc;
+        self.xrc_connections = survey.connections().iter().filter(is_xrc).count();
+        let (captured, left_out) = (survey.packets, survey.left_out.clone());
+        let beyond = self.counts.reasons.get(&Undecided::BeyondLimits).copied().unwrap_or(0);
+        let judged = captured.saturating_sub(left_out.total() + beyond);
+        self.packets = Packets { captured, judged, left_out };
     }
 
     /// Appends all that is to be told to people.
@@ -173,7 +193,26 @@ impl ReplayReport {
                 "{count} XRC connections are replayed as RC: domains and shared receive queues are not compared"
             );
         }
+        self.packets_text(out);
         let _ = writeln!(out, "{}", self.counts);
+    }
+
+    /// Appends how many packets were judged, if not all were.
+    fn packets_text(&self, out: &mut String) {
+        let Packets { captured, judged, left_out } = &self.packets;
+        if captured == judged {
+            return;
+        }
+        let mut why: Vec<String> = Vec::new();
+        let beyond = captured.saturating_sub(judged + left_out.total());
+        let undecided = [(beyond, "of connections beyond limits, undecided")];
+        for (count, what) in left_out.counts().into_iter().chain(undecided) {
+            if count > 0 {
+                why.push(format!("{count} {what}"));
+            }
+        }
+        let why = why.join(", ");
+        let _ = writeln!(out, "judged {judged} of {captured} packets; not judged: {why}");
     }
 
     /// Known deviations, by rule.
@@ -200,7 +239,8 @@ impl ReplayReport {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// All of it as a test suite: a test per connection and rule that was broken, and one that all packets agree.
+    /// All of it as a test suite: a test per connection and rule that was broken, and one that all
+    /// packets agree.
     pub fn junit(&self, name: &str) -> String {
         let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
         let failures = self.listed.iter().filter(|listed| listed.known.is_none()).count();
@@ -297,7 +337,7 @@ fn numbers(frames: &[u64]) -> String {
     all.join(", ")
 }
 
-/// Who sent what a step is about, and to whom.
+/// Returns the sender and the receiver of a packet.
 fn ends(step: &Step, survey: &Survey) -> (String, String) {
     let Some(connection) = survey.connection(step.flow) else { return Default::default() };
     let text = |end: usize| {

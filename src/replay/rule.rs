@@ -3,11 +3,12 @@
 /// A rule that a packet can break: an entry of the table of the part that checks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Rule {
-    /// Its name, unique in the crate: `response-msn`, `request-psn-order`. Tables of known deviations and tests use it.
+    /// Name, unique in the crate: `response-msn`, `request-psn-order`. Tables of known
+    /// deviations and tests use it.
     pub id: &'static str,
-    /// What must hold, in one sentence.
+    /// The rule in one sentence.
     pub text: &'static str,
-    /// Where the specification says so: `C9-92`, `§9.7.5.2.8`.
+    /// Place in the specification: `C9-92`, `§9.7.5.2.8`.
     pub citation: &'static str,
 }
 

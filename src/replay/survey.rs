@@ -1,35 +1,90 @@
 //! The first pass: what connections there are, and what the capture shows of the network.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 
-use super::limits::LISTED_MAX;
+use super::connection::Surveyed;
+use super::limits::NAKS_MAX;
+use super::memory::HostId;
+use super::note::{Note, NoteLog};
 use super::pairing::Usage;
 use crate::analysis::{
-    Analysis, Config, Connection, FlowNumber, LossNote, PacketFacts, PacketNote, PacketRole,
-    Report, Sink,
+    Analysis, CaptureKind, Config, FlowNumber, PacketFacts, PacketNote, PacketRole, Report, Sink,
+    Unsplit,
 };
 use crate::decode::Context;
-use crate::verbs::Mtu;
+use crate::time::Instant;
 use crate::wire::{Gid, IcrcVerdict, Psn};
 
-/// What the first pass over a capture found.
+/// Findings of the first pass over a capture.
 #[derive(Clone, Debug)]
 pub struct Survey {
-    /// The connections.
-    pub report: Report,
     /// The names of the capture files.
     pub files: Vec<String>,
-    /// What the capture shows of the network.
+    /// Kind of the capture: what it cannot show.
+    pub kind: CaptureKind,
+    /// Facts of the network.
     pub network: NetworkFacts,
-    /// Captured packets that never reached their receiver, as far as later packets tell, by frame.
-    pub lost_frames: HashSet<u64>,
-    /// The longest payload of each connection whose path MTU no packet shows.
-    pub payloads: HashMap<FlowNumber, u32>,
+    /// Frames in the capture.
+    pub frames: u64,
+    /// Packets in them.
+    pub packets: u64,
+    /// Packets that no judge gets.
+    pub left_out: LeftOut,
+    /// The connections, in the order of their numbers.
+    connections: Vec<Surveyed>,
+    /// Place in `connections`, by the number of a connection before it was paired, and whether its
+    /// ends are exchanged.
+    flows: Vec<Option<(u32, bool)>>,
     /// Connections whose two queue pairs may belong to others.
-    pub ambiguous: HashSet<FlowNumber>,
+    ambiguous: HashSet<FlowNumber>,
+    /// The hosts, by their addresses.
+    hosts: HashMap<Gid, HostId>,
+    /// The notes on all packets, if they were kept.
+    notes: Option<NoteLog>,
+    /// The address of the host at which the capture was made, if that is known.
+    pub(super) point: Option<Gid>,
+    /// Hosts with a connection of which the capture misses packets, and with one of which it has
+    /// only one direction.
+    incomplete_hosts: HashSet<HostId>,
+    half_hosts: HashSet<HostId>,
 }
 
-/// What a capture shows of the network that it was made on.
+/// Packets that no judge gets, by reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct LeftOut {
+    /// Packets with a reserved opcode.
+    pub reserved_opcode: u64,
+    /// Packets in a frame of several that cannot be told apart.
+    pub unsplit: u64,
+    /// Packets that another file has, too.
+    pub seen_elsewhere: u64,
+    /// Packets of a connection beyond the most that the first pass follows.
+    pub beyond_limits: u64,
+    /// Congestion notifications and damaged packets that belong to no connection.
+    pub no_connection: u64,
+}
+
+impl LeftOut {
+    /// All of them, with what they are.
+    pub fn counts(&self) -> [(u64, &'static str); 5] {
+        [
+            (self.reserved_opcode, "with a reserved opcode"),
+            (self.unsplit, "in frames that cannot be split"),
+            (self.seen_elsewhere, "seen at another capture point"),
+            (self.beyond_limits, "beyond limits"),
+            (self.no_connection, "of no connection"),
+        ]
+    }
+
+    /// Number of packets.
+    pub fn total(&self) -> u64 {
+        self.counts().iter().map(|(count, _)| count).sum()
+    }
+}
+
+/// Facts of the network that a capture was made on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetworkFacts {
     /// Packets whose ICRC is right, and wrong.
@@ -42,15 +97,11 @@ pub struct NetworkFacts {
     pub reordered: u64,
     /// NAKs and RNR NAKs that were captured before, without a retransmission in between.
     pub repeated_naks: u64,
-    /// Lost packets that were captured first.
-    pub lost_behind: u64,
-    /// Lost packets that were not captured.
-    pub lost_before: u64,
 }
 
 impl NetworkFacts {
-    /// Whether wrong ICRCs mean that a packet is damaged. Where most are wrong, hardware behind the capture point
-    /// writes them.
+    /// Whether wrong ICRCs mean that a packet is damaged. Where most are wrong, hardware behind the
+    /// capture point writes them.
     pub fn icrc_tells(&self) -> bool {
         self.icrc[0] > self.icrc[1]
     }
@@ -67,32 +118,55 @@ impl NetworkFacts {
 }
 
 impl Survey {
-    /// The number of the connection of a packet, and whether its ends are exchanged, for a number of the second pass.
-    pub fn flow_of(&self, provisional: FlowNumber) -> Option<(FlowNumber, bool)> {
-        self.report.flow_of(provisional)
+    /// The capture was made at the host with this address, or somewhere.
+    pub(super) fn set_point(&mut self, point: Option<Gid>) {
+        // Where not all packets at a point are in the capture, it does not matter which point that
+        // was.
+        self.point = point.filter(|_| !self.misses_packets());
+        let hosts_of = |is_it: &dyn Fn(&Surveyed) -> bool| {
+            let found = self.connections.iter().filter(|connection| is_it(connection));
+            found.flat_map(|connection| connection.hosts).collect()
+        };
+        let is_incomplete = |it: &Surveyed| self.misses_packets() || it.is_incomplete(self.point);
+        let incomplete = hosts_of(&is_incomplete);
+        let half = hosts_of(&|it| it.is_half(self.point));
+        (self.incomplete_hosts, self.half_hosts) = (incomplete, half);
+    }
+
+    /// Whether the capture misses packets of a connection.
+    pub(super) fn is_incomplete(&self, flow: FlowNumber) -> bool {
+        self.misses_packets()
+            || self.connection(flow).is_some_and(|connection| connection.is_incomplete(self.point))
+    }
+
+    /// Whether the capture misses packets of a connection of a host.
+    pub(super) fn is_host_incomplete(&self, host: HostId) -> bool {
+        self.incomplete_hosts.contains(&host)
+    }
+
+    /// Whether the capture has only one direction of a connection of a host.
+    pub(super) fn is_host_half(&self, host: HostId) -> bool {
+        self.half_hosts.contains(&host)
+    }
+
+    /// Whether the capture misses packets wherever it was made, so that nothing follows from what
+    /// is missing.
+    fn misses_packets(&self) -> bool {
+        let kind = &self.kind;
+        kind.sampled_one_in.is_some()
+            || kind.unsplit_frames + kind.trains.cut_off + kind.dropped_frames > 0
+            || !kind.clocks_apart.is_empty()
+    }
+
+    /// The connections, in the order of their numbers.
+    pub(super) fn connections(&self) -> &[Surveyed] {
+        &self.connections
     }
 
     /// A connection by its number.
-    pub fn connection(&self, flow: FlowNumber) -> Option<&Connection> {
-        let connections = &self.report.connections;
-        let at = connections.binary_search_by_key(&flow, |connection| connection.flow).ok()?;
-        connections.get(at)
-    }
-
-    /// The path MTU of a connection is at least this.
-    pub(super) fn least_mtu(&self, flow: FlowNumber) -> u32 {
-        self.payloads.get(&flow).copied().unwrap_or(0).max(256)
-    }
-
-    /// The path MTU of a connection, where it is known.
-    pub(super) fn path_mtu(&self, flow: FlowNumber) -> Option<u16> {
-        let connection = self.connection(flow)?;
-        let setup = connection.setup.as_ref().and_then(|setup| setup.path_mtu);
-        let full = connection.directions.iter().flat_map(|direction| direction.full_payload);
-        let full = full.max().and_then(|bytes| u16::try_from(bytes).ok());
-        let full = full.filter(|&bytes| Mtu::from_bytes(bytes.into()).is_some());
-        let least = self.least_mtu(flow);
-        setup.or(full).or_else(|| connection.path_mtu.filter(|&mtu| least <= mtu.into()))
+    pub(super) fn connection(&self, flow: FlowNumber) -> Option<&Surveyed> {
+        let at = self.connections.binary_search_by_key(&flow, |connection| connection.flow).ok()?;
+        self.connections.get(at)
     }
 
     /// The address of an end of a connection.
@@ -101,44 +175,117 @@ impl Survey {
         connection.ends.get(usize::from(end)).map(|end| end.address)
     }
 
+    /// Whether the two queue pairs of a connection may belong to others.
+    pub fn is_ambiguous(&self, flow: FlowNumber) -> bool {
+        !self.ambiguous.is_empty() && self.ambiguous.contains(&flow)
+    }
+
     /// Whether a packet is damaged, so that its receiver drops it.
     pub fn is_damaged(&self, facts: &PacketFacts) -> bool {
         facts.icrc == IcrcVerdict::Bad && self.network.icrc_tells()
     }
+
+    /// Number of hosts.
+    pub(super) fn host_count(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// The host with an address, if it has a connection.
+    pub(super) fn host(&self, address: Gid) -> Option<HostId> {
+        self.hosts.get(&address).copied()
+    }
+
+    /// The note with the number that its connection has in the end, and the hosts that sent the
+    /// packet and that it is for; nothing if the connection was forgotten.
+    pub(super) fn resolve(&self, mut note: Note) -> Option<(Note, [HostId; 2])> {
+        let at = (note.flow as usize).checked_sub(1)?;
+        let (place, is_swapped) = (*self.flows.get(at)?)?;
+        let connection = self.connections.get(place as usize)?;
+        note.flow = connection.flow;
+        note.sender ^= u8::from(is_swapped);
+        let mut hosts = connection.hosts;
+        if note.sender > 0 {
+            hosts.reverse();
+        }
+        Some((note, hosts))
+    }
+
+    /// The notes on all packets, if they were kept.
+    pub(super) fn notes(&self) -> Option<&NoteLog> {
+        self.notes.as_ref()
+    }
 }
 
 /// Makes the [`Survey`]: told every frame of the capture in order.
-#[derive(Debug)]
 pub struct Surveyor {
     analysis: Analysis,
     files: Vec<String>,
     seen: Seen,
+    notes: Option<NoteLog>,
+    packets: u64,
+    reserved: u64,
+}
+
+impl fmt::Debug for Surveyor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Surveyor").field("packets", &self.packets).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
 struct Seen {
     network: NetworkFacts,
-    lost_frames: HashSet<u64>,
     /// The last NAK of each responder, until what it names is retransmitted.
     naks: HashMap<(FlowNumber, u8), (Psn, u32)>,
-    /// The longest payload, by the number of the flow before it is paired.
-    payloads: Vec<u16>,
+    /// Counts by the number of the flow before it is paired.
+    flows: Vec<Flow>,
+    /// Packets that were noted, and that several files have.
+    noted: u64,
+    elsewhere: u64,
     usage: Usage,
+    /// The note on the last packet.
+    note: Option<Note>,
+}
+
+/// Counts of a flow.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow {
+    packets: u32,
+    longest_payload: u16,
 }
 
 impl Surveyor {
-    /// At the start of a capture of these files.
+    /// Returns a surveyor at the start of a capture of these files.
     pub fn new(files: Vec<String>) -> Self {
         let analysis = Analysis::new(config(&files));
-        Self { analysis, files, seen: Seen::default() }
+        // Packets of several files are judged in another order than they are told, see `Vantage`.
+        let notes = (files.len() < 2).then(NoteLog::default);
+        Self { analysis, files, seen: Seen::default(), notes, packets: 0, reserved: 0 }
     }
 
     /// Takes a frame.
     pub fn frame(&mut self, context: &Context<'_>, file: u16) {
         match PacketFacts::new(context, file) {
-            Some(facts) => self.analysis.handle_packet(&facts, &mut self.seen),
-            None => self.analysis.handle_other_frame(context.time, context.wire_len, file),
+            Some(facts) => self.packet(&facts),
+            None => self.other_frame(context.time, context.wire_len, file),
         }
+    }
+
+    /// Takes a packet.
+    pub fn packet(&mut self, facts: &PacketFacts) {
+        self.packets += 1;
+        let is_reserved = facts.opcode.info().is_none() && facts.unsplit != Unsplit::Certain;
+        self.reserved += u64::from(is_reserved);
+        self.analysis.handle_packet(facts, &mut self.seen);
+        let note = self.seen.note.take();
+        if let Some(notes) = &mut self.notes {
+            notes.push(note);
+        }
+    }
+
+    /// Takes a frame that holds no packet.
+    pub fn other_frame(&mut self, time: Option<Instant>, wire_len: u32, file: u16) {
+        self.analysis.handle_other_frame(time, wire_len, file);
     }
 
     /// Takes note of frames that the capture says it dropped.
@@ -148,51 +295,115 @@ impl Surveyor {
 
     /// The capture is over.
     pub fn finish(mut self) -> Survey {
-        let mut report = self.analysis.finish(&mut self.seen);
-        report.connections.sort_by_key(|connection| connection.flow);
-        let Seen { network, lost_frames, payloads: longest, usage, .. } = self.seen;
+        let report = self.analysis.finish(&mut self.seen);
+        let Seen { network, flows, usage, noted, elsewhere, .. } = self.seen;
         let ambiguous = usage.ambiguous(&report);
-        let unknown = report.connections.iter().filter(|it| !is_path_mtu_shown(it));
-        let mut payloads: HashMap<FlowNumber, u32> = unknown.map(|it| (it.flow, 0)).collect();
-        for (number, longest) in (1..).zip(longest) {
-            if let Some((flow, _)) = report.flow_of(number)
-                && let Some(known) = payloads.get_mut(&flow)
-            {
-                *known = (*known).max(longest.into());
+        let (mut connections, hosts) = connections(&report, &ambiguous);
+        let mut left_out = LeftOut {
+            reserved_opcode: self.reserved,
+            unsplit: self.packets.saturating_sub(report.capture.packets),
+            seen_elsewhere: elsewhere,
+            beyond_limits: report.beyond_limits.packets,
+            no_connection: 0,
+        };
+        left_out.no_connection = self.packets.saturating_sub(noted + left_out.total());
+        let places = (1..).zip(flows).map(|(number, flow)| {
+            let found = report.flow_of(number).and_then(|(flow, is_swapped)| {
+                let at = connections.binary_search_by_key(&flow, |it: &Surveyed| it.flow).ok()?;
+                Some((u32::try_from(at).ok()?, is_swapped))
+            });
+            match found.and_then(|(at, _)| connections.get_mut(at as usize)) {
+                Some(it) => it.longest_payload = it.longest_payload.max(flow.longest_payload),
+                None => left_out.beyond_limits += u64::from(flow.packets),
             }
+            found
+        });
+        let flows = places.collect();
+        Survey {
+            files: self.files,
+            kind: report.capture.kind,
+            network,
+            frames: report.capture.frames,
+            packets: self.packets,
+            left_out,
+            connections,
+            flows,
+            ambiguous,
+            hosts,
+            notes: self.notes.filter(NoteLog::is_whole),
+            point: None,
+            incomplete_hosts: HashSet::new(),
+            half_hosts: HashSet::new(),
         }
-        Survey { report, files: self.files, network, lost_frames, payloads, ambiguous }
     }
 }
 
-/// Whether packets, or the set-up, show the path MTU, so that it does not depend on packets that the capture may miss.
-fn is_path_mtu_shown(connection: &Connection) -> bool {
-    let setup = connection.setup.as_ref().and_then(|setup| setup.path_mtu);
-    let full = connection.directions.iter().flat_map(|direction| direction.full_payload);
-    connection.path_mtu.is_some() && (setup.is_some() || full.max() > Some(0))
+/// The connections of a report in the order of their numbers, and the hosts that have them.
+fn connections(
+    report: &Report,
+    ambiguous: &HashSet<FlowNumber>,
+) -> (Vec<Surveyed>, HashMap<Gid, HostId>) {
+    let mut hosts: HashMap<Gid, HostId> = HashMap::new();
+    let mut all: Vec<Surveyed> = Vec::with_capacity(report.connections.len());
+    for connection in &report.connections {
+        let ends = connection.ends.each_ref().map(|end| {
+            let next = HostId::try_from(hosts.len()).unwrap_or(HostId::MAX);
+            *hosts.entry(end.address).or_insert(next)
+        });
+        all.push(Surveyed::new(connection, ends, ambiguous.contains(&connection.flow)));
+    }
+    all.sort_by_key(|connection| connection.flow);
+    (all, hosts)
 }
 
-/// How the analysis is set up, the same in both passes.
+/// Configuration of the analysis in both passes.
 pub(super) fn config(files: &[String]) -> Config {
     Config { files: files.to_vec(), ..Config::default() }
 }
 
 impl Seen {
-    fn note_payload(&mut self, facts: &PacketFacts, note: &PacketNote) {
+    fn note_flow(&mut self, facts: &PacketFacts, note: &PacketNote) {
         let at = note.flow as usize;
-        if at > self.payloads.len() {
-            self.payloads.resize(at, 0);
+        if at > self.flows.len() {
+            self.flows.resize(at, Flow::default());
         }
-        if let Some(longest) = at.checked_sub(1).and_then(|at| self.payloads.get_mut(at)) {
-            *longest = (*longest).max(u16::try_from(facts.payload_len).unwrap_or(u16::MAX));
+        let Some(flow) = at.checked_sub(1).and_then(|at| self.flows.get_mut(at)) else { return };
+        flow.packets = flow.packets.saturating_add(1);
+        let payload = u16::try_from(facts.payload_len).unwrap_or(u16::MAX);
+        flow.longest_payload = flow.longest_payload.max(payload);
+    }
+
+    /// Counts NAKs that come again before what they name is retransmitted.
+    fn note_nak(&mut self, facts: &PacketFacts, note: &PacketNote) {
+        match note.role {
+            PacketRole::Nak | PacketRole::Rnr => {
+                let nak = (facts.psn, facts.digest);
+                let is_room = self.naks.len() < NAKS_MAX;
+                let key = (note.flow, 1 - note.sender.min(1));
+                if self.naks.get(&key) == Some(&nak) {
+                    self.network.repeated_naks += 1;
+                } else if is_room {
+                    self.naks.insert(key, nak);
+                }
+            }
+            PacketRole::Request if !self.naks.is_empty() => {
+                let key = (note.flow, note.sender);
+                if self.naks.get(&key).is_some_and(|(psn, _)| *psn == facts.psn) {
+                    self.naks.remove(&key);
+                }
+            }
+            _ => {}
         }
     }
 }
 
 impl Sink for Seen {
     fn packet(&mut self, facts: &PacketFacts, note: &PacketNote) {
-        self.note_payload(facts, note);
+        self.note = Some(note.into());
+        self.noted += 1;
+        self.note_flow(facts, note);
         self.usage.note(facts, note);
+        self.note_nak(facts, note);
         let network = &mut self.network;
         match facts.icrc {
             IcrcVerdict::Ok => network.icrc[0] += 1,
@@ -204,36 +415,12 @@ impl Sink for Seen {
             PacketRole::Ack | PacketRole::Response if note.duplicate => {
                 network.response_copies += 1;
             }
-            PacketRole::Nak | PacketRole::Rnr => {
-                let nak = (facts.psn, facts.digest);
-                let is_room = self.naks.len() < LISTED_MAX;
-                let key = (note.flow, 1 - note.sender.min(1));
-                if self.naks.get(&key) == Some(&nak) {
-                    network.repeated_naks += 1;
-                } else if is_room {
-                    self.naks.insert(key, nak);
-                }
-            }
             _ => {}
-        }
-        if note.role == PacketRole::Request && !self.naks.is_empty() {
-            let key = (note.flow, note.sender);
-            if self.naks.get(&key).is_some_and(|(psn, _)| *psn == facts.psn) {
-                self.naks.remove(&key);
-            }
         }
         network.reordered += u64::from(note.reordered);
     }
 
-    fn loss(&mut self, note: &LossNote) {
-        match note.frame {
-            Some(frame) => {
-                self.network.lost_behind += 1;
-                if self.lost_frames.len() < LISTED_MAX * 100 {
-                    self.lost_frames.insert(frame);
-                }
-            }
-            None => self.network.lost_before += 1,
-        }
+    fn sighting(&mut self, _: &PacketFacts, _: &PacketNote) {
+        self.elsewhere += 1;
     }
 }

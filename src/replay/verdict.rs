@@ -1,24 +1,25 @@
-//! What a replay says about one packet.
+//! Verdicts on packets.
 
 use super::Rule;
 use crate::analysis::FlowNumber;
 
-/// What a replay says about one packet of the capture, or about one that should have been there.
+/// A verdict on one packet of the capture, or on one that should have been there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The frame of the packet. Of an answer that is missing: the frame that proves that it should have come.
+    /// The frame of the packet. Of an answer that is missing: the frame that proves that it should
+    /// have come.
     pub frame: u64,
-    /// Its connection, as the report of the analysis numbers it.
+    /// Number of its connection.
     pub flow: FlowNumber,
     /// The end that sent it, 0 or 1 of [`Connection::ends`](crate::analysis::Connection::ends).
     pub sender: u8,
-    /// What is judged.
+    /// Kind of packet that is judged.
     pub subject: Subject,
     /// The verdict.
     pub verdict: Verdict,
 }
 
-/// What is judged.
+/// Kind of packet that is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {
@@ -32,16 +33,16 @@ pub enum Subject {
     Management,
 }
 
-/// What a replay says about one packet.
+/// A verdict on one packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// A correct device could have sent it.
     Agreed,
-    /// It breaks a rule, and the table of the device says that such devices do.
+    /// A broken rule, and the table of the device says that such devices break it.
     Known {
-        /// What it breaks, and how.
+        /// The difference.
         difference: Box<Difference>,
-        /// Why that is known.
+        /// Reason from the table.
         reason: String,
     },
     /// The capture does not tell.
@@ -50,13 +51,13 @@ pub enum Verdict {
     Different(Box<Difference>),
 }
 
-/// Why the capture does not tell whether a packet is right.
+/// Reason why the capture does not tell whether a packet is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Undecided {
-    /// It depends on what happened before the capture began.
+    /// Depends on what happened before the capture began.
     BeforeCapture,
-    /// It depends on packets that the capture misses.
+    /// Depends on packets that the capture misses.
     MissingPackets,
     /// The capture cut the packet short, or one that it depends on.
     Cut,
@@ -64,33 +65,34 @@ pub enum Undecided {
     Damaged,
     /// The network may have made a copy of it, or delivered it late.
     Network,
-    /// Which two queue pairs are one connection is not known for sure.
+    /// Depends on which two queue pairs are one connection, which is not known for sure.
     Pairing,
-    /// It depends on the other direction, of which the capture has nothing.
+    /// Depends on the other direction, of which the capture has nothing.
     OneDirection,
-    /// It depends on something that was forgotten for lack of room: see `limits`.
+    /// Depends on something that was forgotten for lack of room: see `limits`.
     BeyondLimits,
     /// The opcode, or what it needs, is not one that the engine executes.
     Unsupported,
 }
 
-/// How a packet breaks a rule.
+/// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The rule.
     pub rule: &'static Rule,
-    /// What is wrong, with the numbers: "MSN 7, expected 6".
+    /// The mistake, with the numbers: "MSN 7, expected 6".
     pub found: String,
     /// The captured packet from its BTH on, without ICRC; nothing if the packet is missing.
     pub captured: Option<Vec<u8>>,
-    /// A packet that would have been right, in the names (QPNs, keys, addresses) of the capture, where there is one.
+    /// A packet that would have been right, in the names (QPNs, keys, addresses) of the capture,
+    /// where there is one.
     pub expected: Option<Vec<u8>>,
     /// Other frames to look at: the request, the packet that was seen before.
     pub frames: Vec<u64>,
 }
 
 impl Undecided {
-    /// It in words.
+    /// Returns its words.
     pub const fn text(self) -> &'static str {
         match self {
             Self::BeforeCapture => "began before the capture",
@@ -107,7 +109,7 @@ impl Undecided {
 }
 
 impl Subject {
-    /// It in words.
+    /// Returns its words.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Response => "response",

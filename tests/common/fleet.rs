@@ -90,21 +90,25 @@ fn connection(
         now += 20_000;
         frames.push((now, frame(hosts, from, qps[1 - from], opcode, psn, body)));
     };
-    const ACK: [u8; 4] = [0x1f, 0, 0, 1];
-    const SEQUENCE_NAK: [u8; 4] = [0x60, 0, 0, 1];
+    const ACK: u32 = 0x1f << 24;
+    const SEQUENCE_NAK: u32 = 0x60 << 24;
     let payload = [0; 64];
-    let mut psn = 0;
-    while psn < MESSAGES {
-        if lost == Some(psn) {
+    // Queue pairs begin at PSNs of their own.
+    let psn_of = |message: u32| number.wrapping_mul(0x9e_37b1).wrapping_add(message) & 0xff_ffff;
+    let mut message = 0;
+    while message < MESSAGES {
+        if lost == Some(message) {
             // It is gone, the next one shows it, and both are retransmitted.
-            put(0, Opcode::RC_SEND_ONLY, psn + 1, &payload);
-            put(1, Opcode::RC_ACKNOWLEDGE, psn, &SEQUENCE_NAK);
-            put(0, Opcode::RC_SEND_ONLY, psn, &payload);
-            psn += 1;
+            put(0, Opcode::RC_SEND_ONLY, psn_of(message + 1), &payload);
+            let nak = (SEQUENCE_NAK | message).to_be_bytes();
+            put(1, Opcode::RC_ACKNOWLEDGE, psn_of(message), &nak);
+            put(0, Opcode::RC_SEND_ONLY, psn_of(message), &payload);
+            message += 1;
         }
-        put(0, Opcode::RC_SEND_ONLY, psn, &payload);
-        put(1, Opcode::RC_ACKNOWLEDGE, psn, &ACK);
-        psn += 1;
+        put(0, Opcode::RC_SEND_ONLY, psn_of(message), &payload);
+        message += 1;
+        let ack = (ACK | message).to_be_bytes();
+        put(1, Opcode::RC_ACKNOWLEDGE, psn_of(message - 1), &ack);
     }
 }
 

@@ -1,4 +1,5 @@
-//! The scenarios by which the analysis of captures is tested: faults by rule, unreliable services, datagrams.
+//! The scenarios by which the analysis of captures is tested: faults by rule, unreliable services,
+//! datagrams.
 #![allow(dead_code, reason = "the tests of the analysis use the rest")]
 
 use super::{dice, frames};

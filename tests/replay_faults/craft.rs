@@ -71,7 +71,7 @@ pub fn with_psn(packet: &[u8], psn: u32) -> Vec<u8> {
     changed(packet, |bytes| set24(&mut bytes[9..12], psn & 0xff_ffff))
 }
 
-/// With the PSN moved by so much.
+/// Moves the PSN by so much.
 pub fn psn_moved(packet: &[u8], by: i32) -> Vec<u8> {
     with_psn(packet, psn(packet).wrapping_add_signed(by))
 }
@@ -81,7 +81,7 @@ pub fn with_msn(packet: &[u8], msn: u32) -> Vec<u8> {
     changed(packet, |bytes| set24(&mut bytes[13..16], msn & 0xff_ffff))
 }
 
-/// With the MSN moved by so much.
+/// Moves the MSN by so much.
 pub fn msn_moved(packet: &[u8], by: i32) -> Vec<u8> {
     with_msn(packet, msn(packet).wrapping_add_signed(by))
 }
@@ -115,12 +115,12 @@ pub fn with_solicited(packet: &[u8]) -> Vec<u8> {
     changed(packet, |bytes| bytes[1] |= 0x80)
 }
 
-/// With another last byte: of the padding, if there is any.
+/// Changes the last byte: of the padding, if there is any.
 pub fn with_last_byte(packet: &[u8], byte: u8) -> Vec<u8> {
     changed(packet, |bytes| *bytes.last_mut().unwrap() = byte)
 }
 
-/// With another key and address in its RETH or AtomicETH.
+/// Sets another key and address in its RETH or AtomicETH.
 pub fn redirected(packet: &[u8], va: u64, rkey: RKey) -> Vec<u8> {
     changed(packet, |bytes| {
         bytes[12..20].copy_from_slice(&va.to_be_bytes());
@@ -128,7 +128,7 @@ pub fn redirected(packet: &[u8], va: u64, rkey: RKey) -> Vec<u8> {
     })
 }
 
-/// With another original value in its AtomicAckETH.
+/// Sets another original value in its AtomicAckETH.
 pub fn with_original(packet: &[u8], original: u64) -> Vec<u8> {
     assert!(parse(packet).atomic_ack_eth().is_some());
     changed(packet, |bytes| bytes[16..24].copy_from_slice(&original.to_be_bytes()))
@@ -138,7 +138,8 @@ pub fn original(packet: &[u8]) -> u64 {
     parse(packet).atomic_ack_eth().unwrap().original()
 }
 
-/// With another opcode and payload. The AETH comes along if both opcodes have one; a new one has this MSN.
+/// Sets another opcode and payload. The AETH comes along if both opcodes have one; a new one has
+/// this MSN.
 pub fn remade(packet: &[u8], opcode: Opcode, msn: u32, payload: &[u8]) -> Vec<u8> {
     let old = parse(packet);
     let bth = BthRepr { opcode, ..old.bth().repr() };
@@ -159,7 +160,7 @@ pub fn as_atomic_ack(packet: &[u8], original: u64) -> Vec<u8> {
     emit(bth, Extensions { aeth, atomic_ack_eth, ..Extensions::default() }, &[])
 }
 
-/// With another payload.
+/// Sets another payload.
 pub fn with_payload(packet: &[u8], payload: &[u8]) -> Vec<u8> {
     let old = parse(packet);
     emit(old.bth().repr(), Extensions::of(&old), payload)
@@ -180,7 +181,7 @@ pub struct Request {
     pub reth: Option<RethRepr>,
     pub invalidate: Option<RKey>,
     pub len: usize,
-    /// What the bytes of its payload begin with.
+    /// Returns the first bytes of its payload.
     pub seed: u8,
 }
 

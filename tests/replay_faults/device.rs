@@ -1,4 +1,5 @@
-//! What may stand between an engine and its wire, so that the two together are a device with a flaw.
+//! Hooks between an engine and its wire, so that the two together are a device with a
+//! flaw.
 
 use std::time::Duration;
 
@@ -11,21 +12,21 @@ use super::world::Host;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     Honest,
-    /// It shows the flaw.
+    /// Shows the flaw.
     Broken,
-    /// It comes of the flaw: it may be called wrong, or not.
+    /// Comes of the flaw: may be called wrong, or not.
     Consequence,
 }
 
 /// A packet that a device sends.
 pub struct Out {
     pub delay: Duration,
-    /// From the BTH to the last pad byte.
+    /// Bytes from the BTH to the last pad byte.
     pub packet: Vec<u8>,
     pub mark: Mark,
 }
 
-/// What a hook may look at, and do.
+/// World of a hook: what it may look at, and do.
 pub struct Cx<'w> {
     pub now: Instant,
     /// The engine, and its memory.
@@ -36,7 +37,7 @@ pub struct Cx<'w> {
     pub peer_keys: [RKey; 4],
     pub out: Vec<Out>,
     pub taken: Vec<Vec<u8>>,
-    /// Since when something is missing that should have been sent.
+    /// Time since when something is missing that should have been sent.
     pub omitted: Option<Instant>,
 }
 

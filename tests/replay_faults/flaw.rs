@@ -6,10 +6,13 @@ use super::world::{Run, run};
 
 /// The capture points that show a flaw: at A, in the middle, at B.
 pub const EVERYWHERE: &[usize] = &[0, 1, 2];
-/// Where the requester is: elsewhere it is not known what reached it.
+/// The point at the requester: elsewhere it is not known what reached it.
 pub const AT_REQUESTER: &[usize] = &[0];
-/// Where the responder is: elsewhere its packets may have been lost, or the requests to it.
+/// The point at the responder: elsewhere its packets may have been lost, or the requests to it.
 pub const AT_RESPONDER: &[usize] = &[2];
+
+/// Both ends, where all that one of the two sent or got is captured.
+pub const AT_ENDS: &[usize] = &[0, 2];
 
 /// A device with a flaw.
 pub struct Flaw {

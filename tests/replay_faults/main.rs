@@ -1,14 +1,15 @@
-//! Ground truth for replays: captures of devices that are known to be correct, or known to be wrong in one way.
+//! Ground truth for replays: captures of devices that are known to be correct, or known to be wrong
+//! in one way.
 //!
-//! Two engines run under virtual time ([`world`]) with a network that loses, copies, delays and damages packets, and
-//! with capture points at either end and in the middle. Between an engine and its wire there may stand a [`device`]
-//! with a flaw, which marks the packets that show it. A replay of each capture ([`verdicts`]) must find the flaw, at
-//! a packet that shows it, under the right rule, and nothing else; and must find nothing in captures of engines
-//! without flaw.
+//! Two engines run under virtual time ([`world`]) with a network that loses, copies, delays and
+//! damages packets, and with capture points at either end and in the middle. Between an engine and
+//! its wire there may stand a [`device`] with a flaw, which marks the packets that show it. A
+//! replay of each capture ([`verdicts`]) must find the flaw, at a packet that shows it, under the
+//! right rule, and nothing else; and must find nothing in captures of engines without flaw.
 //!
-//! `cargo test --test replay_faults` runs every flaw and some seeds. More: `ROCE_SEEDS=10000 cargo test --release
-//! --test replay_faults`, from `ROCE_FIRST_SEED` on. One: `ROCE_SEED=17 cargo test --test replay_faults -- --nocapture`; one flaw:
-//! `ROCE_FLAW=msn-ahead`.
+//! `cargo test --test replay_faults` runs every flaw and some seeds. More: `ROCE_SEEDS=10000 cargo
+//! test --release --test replay_faults`, from `ROCE_FIRST_SEED` on. One: `ROCE_SEED=17 cargo test
+//! --test replay_faults -- --nocapture`; one flaw: `ROCE_FLAW=msn-ahead`.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -49,8 +50,8 @@ use roce::replay::{Step, Verdict};
 use verdicts::{Missing, Wrong, host_of, judge_flaw, judge_honest};
 use world::{Frame, Run};
 
-/// Flaws that replays do not find yet or blame the wrong packet for, and tests of correct devices that replays blame.
-/// Must be empty.
+/// Flaws that replays do not find yet or blame the wrong packet for, and tests of correct devices
+/// that replays blame. Must be empty.
 const NOT_YET: &[&str] = &[];
 
 /// Fails if something is wrong, unless it is known not to work yet.
@@ -61,10 +62,12 @@ fn settle(name: &str, wrong: &[String]) {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Seeds that are run if no number is given: any faults, and faults by rule, whose named scenarios are run as well.
+/// Seeds that are run if no number is given: any faults, and faults by rule, whose named scenarios
+/// are run as well.
 const SEEDS: [u64; 2] = [20, 8];
 
-/// Seeds of correct devices that replays once blamed, or left undecided without a reason. They are run every time.
+/// Seeds of correct devices that replays once blamed, or left undecided without a reason. They are
+/// run every time.
 const BLAMED_ONCE: &[u64] = &[262, 3900, 5672, 6183, 6255, 6977, 7190, 8293, 9553, 9843];
 
 /// The flaws that are asked for.
@@ -140,7 +143,8 @@ fn every_rule_for_connections_has_a_flaw() {
     assert_eq!(missing.collect::<Vec<_>>(), ["unreliable-repeated"]);
 }
 
-/// What replays say wrongly of a run of correct devices. A capture may also miss some of the packets.
+/// Returns the mistakes of replays of a run of correct devices. A capture may also miss some of the
+/// packets.
 fn honest_failures(name: &str, run: &Run, ipv6: bool, seed: u64) -> Vec<Wrong> {
     let is_shown = std::env::var("ROCE_SEED").is_ok();
     let mut all = Vec::new();
@@ -170,7 +174,7 @@ fn honest_failures(name: &str, run: &Run, ipv6: bool, seed: u64) -> Vec<Wrong> {
     all
 }
 
-/// How many seeds fail by each class, and an example.
+/// Number of seeds that fail by each class, and an example.
 #[derive(Default)]
 struct Classes(BTreeMap<String, (usize, String)>);
 

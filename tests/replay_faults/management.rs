@@ -9,10 +9,10 @@ use roce::wire::{Bits, BthRepr, DethRepr, Extensions, Gid, Opcode, PKey, Psn, QK
 use super::craft::emit;
 use super::setup::Connection;
 
-/// Between two messages.
+/// Pause between two messages.
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// How long before the first request the messages begin.
+/// Time from the messages to the first request.
 pub const LEAD: Duration = Duration::from_micros(100);
 
 /// REQ, REP and RTU: who sends each (0 for A), when, and what.

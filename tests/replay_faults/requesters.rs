@@ -30,7 +30,7 @@ struct Script {
 }
 
 impl Script {
-    /// From now on packets are sent at this time, and right after.
+    /// Sends packets at this time from now on, and right after.
     fn at(&self, micros: u64) -> &Self {
         self.at.set(micros);
         self
@@ -101,7 +101,7 @@ fn plain() -> Setup {
     Setup::new(vec![connection])
 }
 
-/// What the connection manager tells is known.
+/// A set-up that the connection manager tells.
 fn managed() -> Setup {
     let mut setup = plain();
     setup.connections[0].is_managed = true;
@@ -176,7 +176,8 @@ const ORDERING: &[Flaw] = &[
         &["psn-window"],
         &[0, 1],
         || {
-            // The responder, which could not tell old PSNs from new ones, gets only the first request.
+            // The responder, which could not tell old PSNs from new ones, gets only the first
+            // request.
             let mut setup = lossy(0, Hop::B, is_behind_first, 0, managed());
             setup.connections[0].mtu = Mtu::M256;
             setup
@@ -302,7 +303,7 @@ const SHAPE: &[Flaw] = &[
     }),
 ];
 
-/// What is sent once more, and when.
+/// Packets that are sent once more, and when.
 const RETRANSMISSIONS: &[Flaw] = &[
     flaw("read-retry-address", RETRY, EVERYWHERE, read_is_retried, || {
         scripted(|s| {
@@ -415,7 +416,7 @@ const RETRANSMISSIONS: &[Flaw] = &[
     ),
 ];
 
-/// What is in flight at once.
+/// Packets in flight at once.
 const LIMITS: &[Flaw] = &[
     flaw(
         "reads-over-depth",

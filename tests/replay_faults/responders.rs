@@ -11,7 +11,7 @@ use roce::wire::{Opcode, Operation, Packet};
 
 use super::craft::*;
 use super::device::{Cx, Device, Mark, nth_out, outgoing};
-use super::flaw::{AT_REQUESTER, AT_RESPONDER, EVERYWHERE, Flaw};
+use super::flaw::{AT_ENDS, AT_REQUESTER, AT_RESPONDER, EVERYWHERE, Flaw};
 use super::setup::{Connection, FaultRule, Hop, Key, Op, Setup, Work, at_once, posting, spaced};
 use super::world::{ALL, BASE, initial};
 
@@ -26,7 +26,7 @@ fn sends(count: usize) -> Setup {
     setup(spaced(PAUSE, &vec![(Op::Send, Key::All, 0, 100); count]))
 }
 
-/// The same with a packet lost on the way: at B there is a gap.
+/// Sends of which a packet is lost on the way: at B there is a gap.
 fn gap() -> Setup {
     let work = at_once(&[(Op::Send, Key::All, 0, 5000), (Op::Send, Key::All, 0, 100)]);
     Setup { rules: vec![lost_request(2)], ..setup(work) }
@@ -61,7 +61,7 @@ fn adds(count: usize) -> Setup {
 /// Shows that two connections are of one protection domain: both may use the key.
 const SAME_DOMAIN: (Op, Key, u64, u32) = (Op::Write, Key::All, 0, 16);
 
-/// The same work on two connections, on the second one later.
+/// Repeats the work on two connections, on the second one later.
 fn twice(work: &[(Op, Key, u64, u32)]) -> Setup {
     let first = posting(spaced(PAUSE, work));
     let mut second = Connection { psns: [700_000, 900_000], ..first.clone() };
@@ -142,7 +142,8 @@ const COUNTING: &[Flaw] = &[
     Flaw::responder(
         "duplicate-send-executed",
         &["response-msn"],
-        // Elsewhere the acknowledgement of the duplicate may have waited until the third one was executed.
+        // Elsewhere the acknowledgement of the duplicate may have waited until the third one was
+        // executed.
         AT_RESPONDER,
         || {
             let mut work = spaced(Duration::from_millis(3), &[(Op::Send, Key::All, 0, 100); 3]);
@@ -200,6 +201,32 @@ const SEQUENCE: &[Flaw] = &[
         EVERYWHERE,
         || sends(3),
         || nth_ack(2, |ack| psn_moved(ack, 5)),
+    ),
+    // Nothing comes later that shows what was not sent.
+    Flaw::responder(
+        "nak-without-gap-at-last",
+        &["nak-unfounded"],
+        AT_ENDS,
+        || sends(3),
+        || nth_ack(3, |ack| with_syndrome(&msn_moved(ack, -1), SEQUENCE_NAK)),
+    ),
+    Flaw::responder(
+        "ack-of-unsent-at-last",
+        &["ack-not-received"],
+        AT_ENDS,
+        || impatient(sends(3)),
+        || nth_ack(3, |ack| psn_moved(ack, 5)),
+    ),
+    Flaw::responder(
+        "nak-of-first-without-gap",
+        &["nak-unfounded"],
+        AT_RESPONDER,
+        || {
+            let mut setup = setup(at_once(&[(Op::Send, Key::All, 0, 100); 3]));
+            setup.connections[0].is_managed = true;
+            setup
+        },
+        || nth_ack(1, |ack| with_syndrome(&msn_moved(ack, -1), SEQUENCE_NAK)),
     ),
     Flaw::responder(
         "ack-behind-gap",

@@ -40,7 +40,8 @@ pub fn gids() -> [Gid; 2] {
     [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)))
 }
 
-/// Plays all scenarios that are built in, with their faults; returns what each NIC captured, as it sent and received it.
+/// Plays all scenarios that are built in, with their faults; returns what each NIC captured, as it
+/// sent and received it.
 pub fn captures() -> [Vec<u8>; 2] {
     let files = [File::default(), File::default()];
     let [a, b] = gids();
@@ -82,7 +83,8 @@ fn sealed(capture: &[u8], own: Gid) -> Vec<u8> {
     writer.into_inner()
 }
 
-/// What a capture has of packets of unreliable connections: source, destination queue pair, PSN, for each frame.
+/// Returns the packets of unreliable connections in a capture: source, destination queue pair, PSN,
+/// for each frame.
 fn unreliable(capture: &[u8]) -> Vec<Option<(Ipv4Addr, u32, u32)>> {
     let mut reader = Reader::new(capture).unwrap();
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! What a run is made of: connections, their work, the network's faults.
+//! Set-up of a run: connections, their work, the network's faults.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use roce::wire::Packet;
 
 use super::world::{LOCAL, RECEIVES};
 
-/// Two hosts, A and B, a switch between them, connections and their work, and the faults of the network.
+/// Two hosts, A and B, a switch between them, connections and their work, and the faults of the
+/// network.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub ipv6: bool,
@@ -16,7 +17,8 @@ pub struct Setup {
     pub rules: Vec<FaultRule>,
     /// Out of a thousand packets on each hop, so many meet with a fault.
     pub faults_per_mille: usize,
-    /// How long a device may let what it has to send wait: ACKs are merged, and READs see what was written meanwhile.
+    /// Longest time that a device may let what it has to send wait: ACKs are merged, and READs see
+    /// what was written meanwhile.
     pub send_interval: Duration,
     /// Decides what is left to chance.
     pub seed: u64,
@@ -55,19 +57,20 @@ pub struct Connection {
     pub rnr_timer: u32,
     /// READs and ATOMICs that each side may have in flight.
     pub reads: u8,
-    /// Which of the protection domains of the hosts it belongs to.
+    /// Protection domain of the hosts that it belongs to.
     pub domain: usize,
     /// Whether the connection manager makes it, before any request is posted.
     pub is_managed: bool,
     /// Whether its queue pairs take receives from a shared receive queue of their own.
     pub shares_receives: bool,
-    /// What each side posts.
+    /// Work that each side posts.
     pub work: [Vec<Work>; 2],
-    /// When each side posts the receives for the peer's messages, one time for each; the last time serves for the rest.
+    /// Times at which each side posts the receives for the peer's messages, one time for each; the
+    /// last time serves for the rest.
     pub receives: [Vec<Duration>; 2],
     /// The size of those receives.
     pub receive_size: u32,
-    /// Where in the memory of a host they are.
+    /// Place of the receives in the memory of a host.
     pub receive_at: u64,
 }
 
@@ -100,10 +103,10 @@ pub struct Work {
     pub op: Op,
     /// The key that it names.
     pub key: Key,
-    /// Where, from the beginning of the key's range on.
+    /// Offset from the beginning of the key's range.
     pub offset: u64,
     pub len: u32,
-    /// Where in the memory of its host its own data are.
+    /// Place of its own data in the memory of its host.
     pub local: u64,
 }
 
@@ -135,7 +138,7 @@ impl Op {
 pub enum Key {
     /// All rights, [`ALL`](super::world::ALL).
     All,
-    /// The same memory, and its peer may only read it.
+    /// A key for the memory of `All`, and its peer may only read it.
     ReadOnly,
     /// All rights, a page behind it.
     Page,
@@ -145,16 +148,16 @@ pub enum Key {
     Window(usize),
     /// A window of the connection before this one.
     OthersWindow,
-    /// None that the host has.
+    /// A key that the host does not have.
     Unknown,
 }
 
 /// One of the two links of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hop {
-    /// Between A and the switch.
+    /// The link of A and the switch.
     A = 0,
-    /// Between the switch and B.
+    /// The link of the switch and B.
     B = 1,
 }
 
@@ -165,7 +168,7 @@ pub struct FaultRule {
     pub sender: usize,
     pub hop: Hop,
     pub which: fn(&Packet<'_>) -> bool,
-    /// From 1; 0 for all of them.
+    /// Number of the packet, from 1; 0 for all of them.
     pub nth: usize,
     pub action: Action,
 }

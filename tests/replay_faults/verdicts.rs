@@ -1,10 +1,10 @@
-//! What a replay says of a capture, and whether that is right.
+//! Verdicts of a replay on a capture, and whether they are right.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use roce::capture::PcapWriter;
-use roce::replay::{Options, Step, Subject, Survey, Verdict, replay_capture};
+use roce::replay::{Options, Step, Subject, Survey, Undecided, Verdict, replay_capture};
 use roce::time::Instant;
 use roce::wire::{Gid, LinkType, Operation, Packet};
 
@@ -22,7 +22,7 @@ pub fn pcap<'f>(frames: impl IntoIterator<Item = &'f Frame>) -> Vec<u8> {
     writer.into_inner()
 }
 
-/// Where a point is: at A, in the middle, at B.
+/// Returns the host of a point: at A, in the middle, at B.
 pub fn host_of(point: usize, ipv6: bool) -> Option<Gid> {
     [Some(gid(1, ipv6)), None, Some(gid(2, ipv6))][point]
 }
@@ -62,7 +62,7 @@ pub fn words(step: &Step, frame: Option<&Frame>) -> String {
     format!("frame {} ({packet}) {:?} {what}", step.frame, step.subject)
 }
 
-/// What a replay says wrongly of captures of a device with a flaw.
+/// Returns the mistakes of a replay of captures of a device with a flaw.
 pub fn judge_flaw(flaw: &Flaw, run: &Run, point: usize) -> Vec<String> {
     let frames = &run.captured[point];
     let (steps, _) = replay(&pcap(frames), host_of(point, false));
@@ -97,20 +97,28 @@ pub fn judge_flaw(flaw: &Flaw, run: &Run, point: usize) -> Vec<String> {
     wrong.into_iter().map(|wrong| format!("{} at point {point}: {wrong}", flaw.name)).collect()
 }
 
-/// Something that a replay says wrongly.
+/// A mistake of a replay.
 pub struct Wrong {
-    /// What kind of thing it is.
+    /// Kind of mistake.
     pub class: String,
     pub text: String,
 }
 
-/// Packets that a capture misses, or that the network lost, copied, delayed or damaged: their connection, and when.
+/// Packets that a capture misses, or that the network lost, copied, delayed or damaged: their
+/// connection, and when.
 pub struct Missing<'m>(pub &'m [(Option<usize>, Instant)]);
 
 impl Missing<'_> {
-    /// Whether they may be why a verdict on a packet is undecided: one of its connection was before it; or one of any
-    /// connection, if it is not certain which queue pairs are one connection, or if it shows memory.
-    fn explains(&self, frame: &Frame, is_ambiguous: bool) -> bool {
+    /// Whether they may be why a verdict on a packet is undecided: one of its connection was before
+    /// it; or one of any connection, if it is not certain which queue pairs are one connection, or
+    /// if it shows memory.
+    fn explains(&self, why: Undecided, frame: &Frame, is_ambiguous: bool) -> bool {
+        match why {
+            Undecided::Damaged => return frame.is_corrupted,
+            // Nothing is cut, and nothing is so much that it is beyond a limit.
+            Undecided::Cut | Undecided::BeyondLimits | Undecided::Unsupported => return false,
+            _ => {}
+        }
         // Memory that all connections share.
         let packet = Packet::parse(transport(&frame.bytes)).ok();
         let operation = packet.and_then(|packet| Some(packet.info()?.operation));
@@ -122,20 +130,20 @@ impl Missing<'_> {
         let is_why = |connection: &Option<usize>| {
             is_data || is_ambiguous || *connection == frame.connection || connection.is_none()
         };
-        frame.is_corrupted || before.any(|(connection, _)| is_why(connection))
+        before.any(|(connection, _)| is_why(connection))
     }
 }
 
-/// What a replay says wrongly of a capture of correct devices: every difference, and all undecided that nothing missing
-/// explains.
+/// Returns the mistakes of a replay of a capture of correct devices: every difference, and all
+/// undecided that nothing missing explains.
 pub fn judge_honest(frames: &[&Frame], point: Option<Gid>, missing: &Missing<'_>) -> Vec<Wrong> {
     let (steps, survey) = replay(&pcap(frames.iter().copied()), point);
     let frame_of = |step: &Step| frames.get(step.frame as usize - 1).copied();
     let is_wrong = |step: &&Step| match step.verdict {
         Verdict::Different(_) | Verdict::Known { .. } => true,
-        Verdict::Undecided(_) => {
-            let is_ambiguous = survey.ambiguous.contains(&step.flow);
-            frame_of(step).is_none_or(|frame| !missing.explains(frame, is_ambiguous))
+        Verdict::Undecided(why) => {
+            let is_ambiguous = survey.is_ambiguous(step.flow);
+            frame_of(step).is_none_or(|frame| !missing.explains(why, frame, is_ambiguous))
         }
         Verdict::Agreed => false,
     };

@@ -20,10 +20,10 @@ use super::frames::{corrupt, mark, network_len, transport};
 use super::management::{LEAD, exchange};
 use super::setup::{Hop, Key, Op, Setup, Work};
 
-/// How long a packet takes over each hop.
+/// Time that a packet takes over each hop.
 pub const HOP_DELAY: Duration = Duration::from_micros(2);
 
-/// By how much a copy that the network makes follows the packet.
+/// Delay of a copy that the network makes behind the packet.
 const COPY_DELAY: Duration = Duration::from_nanos(700);
 
 /// Nanoseconds per byte at 100 Gbit/s, in 1/100.
@@ -32,15 +32,15 @@ const NANOS_PER_100_BYTES: u64 = 8;
 /// Steps after which a run is taken not to end.
 const STEPS_MAX: usize = 100_000;
 
-/// Where the memory of a host begins.
+/// First address of the memory of a host.
 pub const BASE: u64 = 0x7f12_3400_0000;
 const BUFFER: usize = 1 << 17;
 const PAGE: u64 = 4096;
-/// What [`Key::All`] and [`Key::ReadOnly`] are for, from [`BASE`] on.
+/// Size of the memory of [`Key::All`] and [`Key::ReadOnly`], from [`BASE`] on.
 pub const ALL: u64 = 1 << 15;
-/// What a host's own work requests take and put, from [`BASE`] on.
+/// Memory of a host's own work requests, from [`BASE`] on.
 pub const LOCAL: u64 = 1 << 16;
-/// Where receives are.
+/// Memory of receives.
 pub const RECEIVES: u64 = LOCAL + (1 << 15);
 /// Windows of each side of each connection.
 pub const WINDOWS: usize = 2;
@@ -51,13 +51,13 @@ pub struct Host {
     pub gid: Gid,
     pub domains: [PdHandle; 2],
     pub buffer: Buffer,
-    /// For the host's own work, by protection domain.
+    /// Regions of the host's own work, by protection domain.
     pub local: [MrHandle; 2],
     pub keys: [MrHandle; 4],
     batch: Batch,
-    /// When its port is free.
+    /// Time when its port is free.
     free: Instant,
-    /// When it may send next.
+    /// Time when it may send next.
     sends_next: Instant,
 }
 
@@ -81,24 +81,24 @@ impl Side {
 #[derive(Clone, Debug)]
 pub struct Frame {
     pub time: Instant,
-    /// When it was sent or captured, by a clock that all points share.
+    /// Time when it was sent or captured, by a clock that all points share.
     pub when: Instant,
     /// The connection that it belongs to; nothing for those of the connection manager.
     pub connection: Option<usize>,
     pub mark: Mark,
     pub is_corrupted: bool,
-    /// From the IP header to the ICRC.
+    /// Bytes from the IP header to the ICRC.
     pub bytes: Vec<u8>,
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Debug, Default)]
 pub struct Run {
-    /// At A, at the switch, at B.
+    /// Frames captured at A, at the switch, at B.
     pub captured: [Vec<Frame>; 3],
     /// Packets that the network lost, copied, delayed or damaged: their connection, and when.
     pub faults: Vec<(Option<usize>, Instant)>,
-    /// Since when something is missing that a device should have sent.
+    /// Time since when something is missing that a device should have sent.
     pub omitted: Option<Instant>,
 }
 
@@ -106,7 +106,7 @@ pub struct Run {
 #[derive(Clone)]
 struct InFlight {
     sender: usize,
-    /// Where it arrives: 0 A, 1 the switch, 2 B; or, before it left, nowhere.
+    /// Place of arrival: 0 A, 1 the switch, 2 B; or, before it left, nowhere.
     at: Option<usize>,
     mark: Mark,
     is_corrupted: bool,
@@ -127,7 +127,7 @@ pub struct World<'s> {
     devices: [Device; 2],
     sides: Vec<[Side; 2]>,
     qpns: Vec<[Qpn; 2]>,
-    /// By sender and hop.
+    /// Faults by sender and hop.
     rules: [[Rules; 2]; 2],
     in_flight: Vec<Option<InFlight>>,
     arrivals: BinaryHeap<Reverse<(Instant, usize)>>,
@@ -163,7 +163,7 @@ pub fn gid(number: u16, ipv6: bool) -> Gid {
     }
 }
 
-/// What a part of a host's memory holds at first: no two parts are alike.
+/// Returns the initial contents of a part of a host's memory: no two parts are alike.
 pub fn initial(number: u16, range: Range<usize>) -> Vec<u8> {
     range.map(|at| (at.wrapping_mul(0x9e37_79b9) >> 11) as u8 ^ number as u8).collect()
 }
@@ -210,7 +210,7 @@ fn host(number: u16, setup: &Setup) -> Host {
 }
 
 impl Host {
-    /// What a key is called on the wire, and where its range begins.
+    /// Returns the number of a key on the wire, and the first address of its range.
     pub fn key(&self, key: Key, windows: &[RKey]) -> (RKey, u64) {
         match key {
             Key::All => (self.keys[0].rkey(), BASE),
@@ -225,7 +225,7 @@ impl Host {
     }
 }
 
-/// Where the memory of a window begins.
+/// Returns the first address of a window.
 pub fn window_base(number: usize) -> u64 {
     BASE + ALL + (2 + number as u64) * PAGE
 }
@@ -351,7 +351,7 @@ impl<'s> World<'s> {
         here.posted += 1;
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event.
     fn next(&self) -> Option<Instant> {
         let timers = self.hosts.iter().filter_map(|host| host.engine.poll_timeout());
         let arrival = self.arrivals.peek().map(|Reverse((time, _))| *time);
@@ -513,7 +513,7 @@ impl<'s> World<'s> {
         self.in_flight.push(Some(packet));
     }
 
-    /// What happens to a packet on a hop.
+    /// Returns the fault that a packet meets with on a hop.
     fn actions(&mut self, hop: Hop, packet: &InFlight) -> Vec<Action> {
         let mut actions = Vec::new();
         let rules = &mut self.rules[packet.sender][hop as usize];

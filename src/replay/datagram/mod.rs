@@ -1,8 +1,9 @@
 //! Unreliable services: datagrams (UD), unreliable connections (UC), and congestion notifications.
 //!
-//! A datagram stands by itself: shape, Q_Key where the connection manager told it, multicast. Packets of an unreliable
-//! connection are held against the order of PSNs and opcodes as those of a reliable one
-//! ([`requester`](super::requester)), but nothing is acknowledged, and what is missing stays missing.
+//! A datagram stands by itself: shape, Q_Key where the connection manager told it, multicast.
+//! Packets of an unreliable connection are held against the order of PSNs and opcodes as those of a
+//! reliable one ([`requester`](super::requester)), but nothing is acknowledged, and what is missing
+//! stays missing.
 
 pub mod limits;
 pub mod rules;
@@ -15,16 +16,17 @@ use std::sync::Arc;
 
 use limits::QUEUE_PAIRS_MAX;
 
+use super::judge::{Input, Judge};
 use super::requester::shape::{self, Break};
 use super::requester::{Requesters, different};
-use super::{Input, Judge, Sink, Step, Subject, Survey, Undecided, Verdict};
+use super::{Sink, Step, Subject, Survey, Undecided, Verdict};
 use crate::analysis::{PacketFacts, PacketRole};
 use crate::wire::mad::AttributeId;
 use crate::wire::{Gid, OpcodeInfo, Packet, QKey, Qpn, Service, cm};
 
 /// Judges packets of the unreliable services, and congestion notifications.
 #[derive(Debug)]
-pub struct Datagrams {
+pub(super) struct Datagrams {
     connections: Requesters,
     /// Q_Keys that SIDR_REPs named, by host and queue pair.
     qkeys: HashMap<(Gid, Qpn), (QKey, u64)>,
@@ -33,10 +35,10 @@ pub struct Datagrams {
 }
 
 impl Datagrams {
-    /// Judges the packets of a capture that was surveyed and, if that is known, taken at host `point`.
-    pub fn new(survey: Arc<Survey>, point: Option<Gid>) -> Self {
+    /// Judges the packets of a capture that was surveyed, in one of `shards`.
+    pub(super) fn new(survey: Arc<Survey>, shards: usize) -> Self {
         Self {
-            connections: Requesters::of(&[Service::Uc], Arc::clone(&survey), point),
+            connections: Requesters::of(&[Service::Uc], Arc::clone(&survey), shards),
             qkeys: HashMap::new(),
             order: VecDeque::new(),
             survey,
@@ -74,11 +76,7 @@ impl Datagrams {
         info: &OpcodeInfo,
     ) -> Result<Option<Undecided>, Break> {
         let facts = input.facts;
-        let wire_len = info.header_len + facts.payload_len as usize;
-        let pad = input.packet.get(1).map_or(0, |byte| usize::from(byte >> 4 & 3));
-        let (Some(packet), _) = Packet::parse_cut(input.packet, wire_len + pad) else {
-            return Ok(Some(Undecided::Cut));
-        };
+        let Some(packet) = input.parse(info) else { return Ok(Some(Undecided::Cut)) };
         let Some(deth) = packet.deth() else { return Ok(Some(Undecided::Cut)) };
         shape::check(&packet, None).map_or(Ok(()), Err)?;
         let is_multicast = facts.destination.is_multicast();
@@ -97,7 +95,7 @@ impl Datagrams {
     }
 }
 
-/// What is wrong with a congestion notification.
+/// Checks a congestion notification.
 fn check_cnp(input: &Input<'_>) -> Result<Option<Undecided>, Break> {
     const PAYLOAD: usize = 16;
     let Some(packet) = Packet::parse_cut(input.packet, input.packet.len()).0 else {
@@ -133,7 +131,7 @@ impl Judge for Datagrams {
         }
         let is_datagram = info.service == Service::Ud && input.note.role == PacketRole::Request;
         let is_cnp = input.note.role == PacketRole::Cnp;
-        if !is_datagram && !is_cnp {
+        if !is_datagram && !is_cnp || input.destination.is_none() {
             return;
         }
         let checked = if is_damaged {

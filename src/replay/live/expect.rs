@@ -1,7 +1,7 @@
 //! Answers that arrive, compared by meaning with those of the capture.
 //!
-//! What counts is what became of each message: acknowledged, refused (and why), not ready, and the data that it
-//! returned. Two runs agree where these agree; that leaves open:
+//! What counts is what became of each message: acknowledged, refused (and why), not ready, and the
+//! data that it returned. Two runs agree where these agree; that leaves open:
 //!
 //! | not compared | because |
 //! |---|---|
@@ -21,12 +21,12 @@ use super::script::{Captured, Script, unwrap};
 use crate::wire::aeth::{Answer, NakCode};
 use crate::wire::{Msn, Operation, Packet, Position, Psn, Receive, Service};
 
-/// What became of a message.
+/// Outcome of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageOutcome {
-    /// It was acknowledged, or its data came.
+    /// Acknowledged, or its data came.
     Completed,
-    /// It was refused for good.
+    /// Refused for good.
     Refused(NakCode),
     /// The capture does not tell, or no answer came.
     Unanswered,
@@ -49,11 +49,11 @@ pub struct AnswerDifference {
     pub frame: u64,
     /// The PSN at the peer.
     pub psn: Psn,
-    /// What is different.
+    /// The difference.
     pub found: String,
 }
 
-/// What came of the answers so far.
+/// Result of the answers so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
     /// Answers that arrived.
@@ -79,7 +79,7 @@ pub enum WhyUndecided {
     NotInCapture,
     /// The responder of the capture had no receive for it, which is its program's affair.
     NoReceive,
-    /// It follows a request that the peer refused, and nothing behind that is answered.
+    /// Follows a request that the peer refused, and nothing behind that is answered.
     BehindRefusal,
 }
 
@@ -104,7 +104,7 @@ impl Comparison {
         self.why_undecided[why as usize] += 1;
     }
 
-    /// How many differences there are.
+    /// Returns the number of differences.
     pub fn different(&self) -> u64 {
         self.differences.len() as u64 + self.more_differences
     }
@@ -118,16 +118,16 @@ impl Comparison {
     }
 }
 
-/// What an answer asks the requester to do.
+/// Reaction of the requester that an answer asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaction {
-    /// Nothing.
+    /// No reaction.
     None,
     /// Send everything from this sequence number on once more: a packet was lost.
     Rewind(i64),
-    /// The same, after so many microseconds: the peer is not ready.
+    /// Go back after so many microseconds: the peer is not ready.
     RewindAfter(i64, u32),
-    /// Nothing more: the peer's queue pair is in the error state.
+    /// End: the peer's queue pair is in the error state.
     Stop,
 }
 
@@ -135,10 +135,10 @@ pub enum Reaction {
 #[derive(Clone, Debug)]
 struct Sent {
     frame: u64,
-    /// Its sequence numbers, counted over all rounds.
+    /// Sequence numbers, counted over all rounds.
     first: i64,
     end: i64,
-    /// What the capture says about it.
+    /// Outcome in the capture.
     captured: MessageOutcome,
     had_rnr: bool,
     /// The data that must come; for an atomic operation, the old value.
@@ -150,7 +150,7 @@ struct Sent {
     takes_receive: bool,
 }
 
-/// What the capture says about messages: by the sequence numbers of their packets.
+/// Outcomes of messages in the capture, by the sequence numbers of their packets.
 #[derive(Clone, Debug, Default)]
 struct CapturedFates {
     refused: Vec<(i64, NakCode)>,
@@ -203,7 +203,8 @@ pub struct Expected {
     service: Service,
     span: i64,
     captured: CapturedFates,
-    /// From here on the capture's responder executed nothing, and a peer that agrees does not either.
+    /// From here on the capture's responder executed nothing, and a peer that agrees does not
+    /// either.
     refused_at: Option<i64>,
     model: Model,
     pending: VecDeque<Sent>,
@@ -219,16 +220,17 @@ pub struct Expected {
     /// Messages that ended, for MSNs: before which sequence number, how many.
     ended: VecDeque<(i64, u32)>,
     completed: u32,
-    /// What the MSN counts from.
+    /// Base of the MSN.
     msn_base: Option<Msn>,
     is_stopped: bool,
-    /// What came of it.
+    /// Result so far.
     comparison: Comparison,
 }
 
 impl Expected {
-    /// Nothing was sent yet. `needs` says what the peer's memory holds; `first_psn` is the PSN of the first request at the
-    /// peer; a queue pair that was made for this has completed no message (`is_fresh`).
+    /// Returns expectations before anything was sent. `needs` says what the peer's memory holds;
+    /// `first_psn` is the PSN of the first request at the peer; a queue pair that was made for this
+    /// has completed no message (`is_fresh`).
     pub fn new(script: &Script, needs: Needs, first_psn: Psn, is_fresh: bool) -> Self {
         Self {
             first_psn,
@@ -394,12 +396,13 @@ impl Expected {
         self.first_psn.plus(u32::try_from(low).unwrap_or(0))
     }
 
-    /// Everything before a sequence number was acknowledged.
+    /// Takes note that everything before a sequence number was acknowledged.
     fn complete_to(&mut self, end: i64) {
         self.answered_to = self.answered_to.max(end);
         while let Some(message) = self.pending.front().filter(|message| message.end <= end) {
             let (frame, first) = (message.frame, message.first);
-            // The capture's responder had no receive for it that was long enough, which is its program's affair.
+            // The capture's responder had no receive for it that was long enough, which is its
+            // program's affair.
             let has_no_receive =
                 message.takes_receive && matches!(message.captured, MessageOutcome::Refused(_));
             let captured = message.captured;
@@ -505,8 +508,8 @@ impl Expected {
         self.complete_to(at + 1);
     }
 
-    /// The MSN counts messages that were completed (C9-148): those that are acknowledged with this answer at least, those
-    /// that were sent at the most.
+    /// The MSN counts messages that were completed (C9-148): those that are acknowledged with this
+    /// answer at least, those that were sent at the most.
     fn check_msn(&mut self, at: i64, psn: Psn, msn: Msn) {
         while self.ended.len() > 1
             && self.ended.get(1).is_some_and(|(end, _)| *end <= self.answered_to)
@@ -530,14 +533,14 @@ impl Expected {
         }
     }
 
-    /// Nothing more will come: what was not answered is judged.
+    /// Judges what was not answered: no more answers come.
     pub fn finish(mut self) -> (Comparison, Model) {
         let fates = std::mem::take(&mut self.pending);
         for Sent { frame, first, captured, takes_receive, .. } in
             fates.into_iter().chain(self.open.take())
         {
-            // Behind a request that was refused nothing is answered. Whether there is a receive for a message is the
-            // program's affair.
+            // Behind a request that was refused nothing is answered. Whether there is a receive for
+            // a message is the program's affair.
             let is_excused =
                 self.is_stopped || takes_receive && captured != MessageOutcome::Completed;
             match captured {

@@ -6,14 +6,14 @@ use super::script::Script;
 use super::sequence::sequence;
 use super::target::Target;
 
-/// How a peer is after a run.
+/// State of a peer after a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// It does what it is asked to.
+    /// Alive: does what it is asked to.
     Alive,
-    /// It does not answer any more, or wrongly.
+    /// Dead: does not answer any more, or wrongly.
     Dead(String),
-    /// It lives, and an answer of it breaks a rule.
+    /// Alive, and an answer of it breaks a rule.
     BrokeRule(String),
 }
 
@@ -25,10 +25,11 @@ impl Life {
 
 /// A peer that is sent requests which may kill it.
 pub trait Peer {
-    /// Why nothing can be said about it.
+    /// Reason why nothing can be said about it.
     type Error;
 
-    /// Sends some requests of a script, mutated, on a new connection, and sees whether the peer lives.
+    /// Sends some requests of a script, mutated, on a new connection, and sees whether the peer
+    /// lives.
     fn attempt(
         &mut self,
         script: &Script,
@@ -50,27 +51,27 @@ pub trait Peer {
 pub struct Kill {
     /// The seed of the run.
     pub seed: u64,
-    /// Which of the scripts.
+    /// Number of the script.
     pub script: usize,
-    /// What became of the peer.
+    /// State of the peer.
     pub life: Life,
     /// The smallest sequence of requests that does it.
     pub kept: Vec<usize>,
-    /// What is done to them.
+    /// Mutations.
     pub mutations: Vec<Mutation>,
     /// Whether the same requests do it again.
     pub is_reproduced: bool,
 }
 
-/// How a hunt mutates.
+/// Options of a hunt.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HuntOptions {
-    /// What is mutated.
+    /// Fields and actions.
     pub spec: MutateSpec,
     /// Whether every packet is mutated, or one.
     pub per_packet: bool,
-    /// Which headers.
+    /// Headers that may be changed.
     pub reach: Reach,
 }
 
@@ -100,8 +101,8 @@ pub fn plan(
     (!mutations.is_empty()).then_some((index, mutations))
 }
 
-/// Runs one seed. If the peer does not survive it, finds the smallest sequence that does it; nothing if it survives, or
-/// if the spec fits no packet.
+/// Runs one seed. If the peer does not survive it, finds the smallest sequence that does it;
+/// nothing if it survives, or if the spec fits no packet.
 pub fn hunt<P: Peer>(
     peer: &mut P,
     scripts: &[Script],

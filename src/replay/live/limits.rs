@@ -18,7 +18,8 @@ pub const REGION_GAP_MAX: u64 = 1 << 20;
 /// Receives that the messages of one connection may need.
 pub const RECEIVES_MAX: usize = 4096;
 
-/// How often one connection goes back to a request that the peer reported as missing.
+/// Maximum number of times that one connection goes back to a request that the peer reports
+/// missing.
 pub const REWINDS_MAX: u32 = 16;
 
 /// Differences of one connection that are kept for the report; further ones are counted.

@@ -7,14 +7,14 @@ use super::script::{Captured, Event, Order, Script};
 use crate::wire::aeth::{Answer, NakCode};
 use crate::wire::{AtomicEth, Operation, RKey, Right};
 
-/// What a peer may do with a region.
+/// Rights of a peer to a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// It may be written.
+    /// May be written.
     pub write: bool,
-    /// It may be read.
+    /// May be read.
     pub read: bool,
-    /// It may be changed by atomic operations.
+    /// May be changed by atomic operations.
     pub atomic: bool,
 }
 
@@ -23,13 +23,13 @@ pub struct Rights {
 pub struct Region {
     /// The key, in the capture.
     pub rkey: RKey,
-    /// Its first address, in the capture.
+    /// First address, in the capture.
     pub start: u64,
-    /// What the responder allowed.
+    /// Rights that the responder granted.
     pub rights: Rights,
-    /// What it holds.
+    /// Contents.
     pub bytes: Vec<u8>,
-    /// Which of these bytes are known.
+    /// Bytes of the contents that are known.
     pub known: Vec<bool>,
 }
 
@@ -42,7 +42,7 @@ impl std::fmt::Debug for Region {
 }
 
 impl Region {
-    /// Where an access lies in it, if all of it does.
+    /// Returns the place of an access in the region, if all of it lies there.
     fn offset(&self, rkey: RKey, address: u64, len: u64) -> Option<usize> {
         let offset = address.checked_sub(self.start).filter(|_| rkey == self.rkey)?;
         let end = offset.checked_add(len)?;
@@ -50,7 +50,7 @@ impl Region {
     }
 }
 
-/// Why a script's memory cannot be mapped.
+/// Error: a script's memory cannot be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
@@ -69,7 +69,7 @@ pub enum MemoryError {
     TooManyReceives,
 }
 
-/// What a peer must have so that it can answer as the capture's responder did.
+/// Memory that a peer must have so that it can answer as the capture's responder did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// Memory regions.
@@ -90,8 +90,8 @@ struct Access {
 }
 
 impl Needs {
-    /// What a script needs. Where a request was refused in the capture, its memory is not mapped: the peer is to refuse it
-    /// too.
+    /// Returns the memory that a script needs. Where a request was refused in the capture, its
+    /// memory is not mapped: the peer is to refuse it too.
     pub fn of(script: &Script) -> Result<Self, MemoryError> {
         let refused = refused(script);
         let mut spans: BTreeMap<(u32, u64), (u64, Rights)> = BTreeMap::new();
@@ -141,7 +141,7 @@ impl Needs {
         self.regions = initial;
     }
 
-    /// The same memory where all bytes that the capture does not tell are zero.
+    /// Returns the memory with zeros for all bytes that the capture does not tell.
     #[must_use]
     pub fn zeroed(mut self) -> Self {
         self.regions.iter_mut().for_each(|region| region.known.fill(true));
@@ -221,7 +221,7 @@ fn regions(spans: BTreeMap<(u32, u64), (u64, Rights)>) -> Result<Vec<Region>, Me
     Ok(ranges.into_iter().map(make).collect())
 }
 
-/// What a request does to memory, and what it is answered.
+/// Applies a request to memory, and returns the answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
     /// The data of a READ, each byte if it is known; the old value of an atomic operation.
@@ -232,7 +232,7 @@ pub struct Effect {
 #[derive(Clone, Debug)]
 pub struct Model {
     regions: Vec<Region>,
-    /// Where the next packet of a WRITE goes: the key, the address.
+    /// Key and address of the next packet of a WRITE.
     cursor: Option<(RKey, u64)>,
     order: Order,
     /// Bytes that the capture shows with another value than the requests explain.
@@ -322,8 +322,8 @@ impl Model {
         }
     }
 
-    /// Learns from an answer of the capture what the memory held: bytes that were unknown are what was read, and were so
-    /// from the start.
+    /// Learns from an answer of the capture what the memory held: bytes that were unknown are what
+    /// was read, and were so from the start.
     fn learn(&mut self, access: Access, data: &[u8], becomes: &[u8], initial: &mut [Region]) {
         let len = data.len() as u64;
         for (region, initial) in self.regions.iter_mut().zip(initial) {
@@ -388,7 +388,7 @@ impl<'s> DataRequests<'s> {
     }
 }
 
-/// What an atomic operation makes of a word.
+/// Returns the result of an atomic operation on a word.
 fn atomic(operation: Operation, old: u64, eth: &AtomicEth) -> u64 {
     match operation {
         Operation::FetchAdd => old.wrapping_add(eth.swap_or_add()),

@@ -3,8 +3,9 @@
 /// Attempts that one minimization may take.
 pub const ATTEMPTS_MAX: usize = 400;
 
-/// Finds a part of `items` that still fails and of which no single item can be left out, as far as [`ATTEMPTS_MAX`]
-/// attempts go (Zeller's ddmin). `fails` is asked about parts in their order; it is known to fail for all of them.
+/// Finds a part of `items` that still fails and of which no single item can be left out, as far as
+/// [`ATTEMPTS_MAX`] attempts go (Zeller's ddmin). `fails` is asked about parts in their order; it
+/// is known to fail for all of them.
 pub fn minimize<T: Clone, E>(
     items: &[T],
     mut fails: impl FnMut(&[T]) -> Result<bool, E>,

@@ -8,8 +8,8 @@
 //!                                 └─► mutate: one field changed ─► hunt: does the peer live? ─► minimize
 //! ```
 //!
-//! Everything here is told and asks nothing. The command has the loop over a link, and the connection to a server that
-//! offers a queue pair and memory.
+//! Everything here is told and asks nothing. The command has the loop over a link, and the
+//! connection to a server that offers a queue pair and memory.
 
 mod expect;
 mod hunt;

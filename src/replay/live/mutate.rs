@@ -10,14 +10,14 @@ use crate::random::Random;
 use crate::wire::layout::BitRange;
 use crate::wire::{Bth, LinkType, PACKET_MAX, ROCE_PORT};
 
-/// How a number is changed.
+/// Change of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// To this value.
+    /// Sets this value.
     Set(u64),
     /// One bit, counted from the least significant.
     Flip(u32),
-    /// To a neighbor: by so much, modulo its width.
+    /// Moves it to a neighbor: by so much, modulo its width.
     Add(i64),
 }
 
@@ -33,7 +33,7 @@ impl Change {
     }
 }
 
-/// What is done to a packet.
+/// Change of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MutationKind {
     /// A field, by its name, is changed. Checksums are made anew, unless one is the field.
@@ -50,12 +50,12 @@ pub enum MutationKind {
     Swap,
 }
 
-/// What is done to one request of a script.
+/// Mutation of one request of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mutation {
-    /// Which request, in the order of [`Script::requests`](super::Script::requests).
+    /// Number of the request, in the order of [`Script::requests`](super::Script::requests).
     pub at: usize,
-    /// What is done.
+    /// The change.
     pub kind: MutationKind,
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Mutation {
     }
 }
 
-/// How a field of a [`Spec`](MutateSpec) is changed.
+/// Change of a field of a [`Spec`](MutateSpec).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     /// Any of the following, by chance.
@@ -106,7 +106,7 @@ enum Choice {
     Swap,
 }
 
-/// What a run may mutate: `any`, or a list of fields and actions.
+/// Fields and actions that a run may mutate: `any`, or a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MutateSpec(Vec<Choice>);
 
@@ -176,10 +176,10 @@ fn number(text: &str) -> Option<How> {
     Some(How::Set(value))
 }
 
-/// Which headers may be changed.
+/// Headers that may be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// From the BTH on: what every link can send.
+    /// Headers from the BTH on, which every link can send.
     Transport,
     /// All of the frame.
     Frame,
@@ -208,7 +208,7 @@ impl MutateSpec {
         })
     }
 
-    /// The same of every request.
+    /// Returns mutations of every request.
     pub fn choose_each(
         &self,
         random: &mut MutateSeed,
@@ -288,7 +288,8 @@ fn change(how: How, random: &mut MutateSeed, bits: usize) -> Change {
     }
 }
 
-/// The fields of a frame that can be changed: simply bits of a header, and no other name for all of it.
+/// The fields of a frame that can be changed: simply bits of a header, and no other name for all of
+/// it.
 fn fields(out: &Outgoing, reach: Reach) -> Vec<&'static str> {
     let frame = out.emit();
     let context = Decoder::new(ROCE_PORT).decode(&Record::frame(LinkType::ETHERNET, &frame));
@@ -301,7 +302,7 @@ fn fields(out: &Outgoing, reach: Reach) -> Vec<&'static str> {
     names.filter(fits).collect()
 }
 
-/// Where a field stands in a frame.
+/// Returns the place of a field in a frame.
 fn range_of(name: &str, out: &Outgoing) -> Option<BitRange> {
     let frame = out.emit();
     let context = Decoder::new(ROCE_PORT).decode(&Record::frame(LinkType::ETHERNET, &frame));

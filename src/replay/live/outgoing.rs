@@ -12,11 +12,13 @@ use crate::wire::{
 pub struct Outgoing {
     /// The headers below the BTH.
     pub envelope: Envelope,
-    /// From the BTH to the last byte before the ICRC.
+    /// Bytes from the BTH to the last one before the ICRC.
     pub packet: Vec<u8>,
-    /// Bits of the ICRC that are wrong on purpose: bit 0 is the most significant bit of the first byte on the wire.
+    /// Bits of the ICRC that are wrong on purpose: bit 0 is the most significant bit of the first
+    /// byte on the wire.
     pub icrc_flips: u32,
-    /// Changes of the headers below the BTH, by bits of the frame. Only a link that sends whole frames can send them.
+    /// Changes of the headers below the BTH, by bits of the frame. Only a link that sends whole
+    /// frames can send them.
     pub edits: Vec<(BitRange, u64)>,
 }
 
@@ -27,12 +29,12 @@ impl Outgoing {
         Self { envelope, packet, icrc_flips: 0, edits: Vec::new() }
     }
 
-    /// How the packet travels.
+    /// Path of the packet.
     pub fn path(&self) -> &Path {
         &self.envelope.path
     }
 
-    /// Where the BTH begins in the frame.
+    /// Offset of the BTH in the frame.
     pub fn bth_at(&self) -> usize {
         let tag = if self.envelope.vlan.is_some() { 4 } else { 0 };
         let network = if self.path().is_ipv4() { Ipv4::LEN } else { crate::wire::Ipv6::LEN };

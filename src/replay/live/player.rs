@@ -1,4 +1,4 @@
-//! When to send what: the timing of the capture, scaled or not, and the answers to wait for.
+//! Playing of a script: the timing of the capture, scaled or not, and the answers to wait for.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use super::script::{Captured, Event, Script};
 use crate::time::Instant;
 use crate::wire::aeth::{Answer, NakCode};
 
-/// How fast a script is played.
+/// Speed at which a script is played.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Speed {
     /// The times between packets are those of the capture, divided by this.
     Times(f64),
-    /// As fast as possible.
+    /// The fastest possible.
     Max,
 }
 
@@ -25,17 +25,18 @@ pub enum Loop {
     Open,
 }
 
-/// How a script is played. Set the fields of the default: once, at the times of the capture, waiting for answers.
+/// Options of playing a script. Set the fields of the default: once, at the times of the capture,
+/// waiting for answers.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct PlayOptions {
-    /// How fast.
+    /// Speed.
     pub speed: Speed,
     /// Whether answers are waited for.
     pub wait: Loop,
-    /// How long to wait for an answer.
+    /// Longest wait for an answer.
     pub timeout: Duration,
-    /// How often the script is played.
+    /// Number of times that the script is played.
     pub rounds: u32,
 }
 
@@ -50,7 +51,7 @@ impl Default for PlayOptions {
     }
 }
 
-/// What to do next.
+/// Next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Send the request that is this event of the script, in this round.
@@ -70,19 +71,20 @@ pub enum Next {
 #[derive(Debug)]
 pub struct Player {
     options: PlayOptions,
-    /// For each event, what must be answered before what follows: the end of the last sequence number.
+    /// Sequence numbers that, for each event, must be answered before what follows: the end of the
+    /// last sequence number.
     gates: Vec<i64>,
     times: Vec<Instant>,
     is_request: Vec<bool>,
     sequences: Vec<i64>,
-    /// What must be answered in the end.
+    /// Sequence number before which all must be answered in the end.
     last_gate: i64,
     span: i64,
     event: usize,
     round: u32,
     /// A moment of the capture, and when it is here.
     anchor: Option<(Instant, Instant)>,
-    /// When the wait for an answer began.
+    /// Start of the wait for an answer.
     waiting_since: Option<Instant>,
     /// No request is sent before.
     not_before: Instant,
@@ -128,12 +130,13 @@ impl Player {
         }
     }
 
-    /// How many waits ended without an answer.
+    /// Returns the number of waits that ended without an answer.
     pub fn timeouts(&self) -> u64 {
         self.timeouts
     }
 
-    /// What to do now. Everything before the sequence number `answered_to` was answered, counted over all rounds.
+    /// Returns the next action. Everything before the sequence number `answered_to` was answered,
+    /// counted over all rounds.
     pub fn poll(&mut self, now: Instant, answered_to: i64) -> Next {
         loop {
             if self.event >= self.times.len() {
@@ -170,7 +173,8 @@ impl Player {
         }
     }
 
-    /// Until when to wait for answers before a sequence number of this round; nothing if they are there, or late.
+    /// Returns until when to wait for answers before a sequence number of this round; nothing if
+    /// they are there, or late.
     fn wait_for(&mut self, now: Instant, gate: i64, answered_to: i64) -> Option<Instant> {
         if answered_to >= gate + i64::from(self.round) * self.span {
             self.waiting_since = None;
@@ -185,7 +189,7 @@ impl Player {
         None
     }
 
-    /// When the next request is due.
+    /// Returns the time when the next request is due.
     fn due(&mut self, now: Instant) -> Instant {
         let Speed::Times(speed) = self.options.speed else { return now };
         let time = self.times.get(self.event).copied().unwrap_or(now);
@@ -196,8 +200,8 @@ impl Player {
         here.saturating_add(nanos)
     }
 
-    /// Goes back to the request of a sequence number, counted over all rounds, not before a moment. Whether it did: a peer
-    /// that asks too often is not obeyed.
+    /// Goes back to the request of a sequence number, counted over all rounds, not before a moment.
+    /// Whether it did: a peer that asks too often is not obeyed.
     pub fn rewind(&mut self, sequence: i64, not_before: Instant) -> bool {
         if self.rewinds >= REWINDS_MAX || self.span == 0 {
             return false;
@@ -225,8 +229,9 @@ impl Player {
     }
 }
 
-/// What must be answered before an answer of the capture is passed: what it answers, if a responder must answer that, or
-/// else the last before it that a responder must answer. A request that is refused for good is always answered.
+/// Returns what must be answered before an answer of the capture is passed: what it answers, if a
+/// responder must answer that, or else the last before it that a responder must answer. A request
+/// that is refused for good is always answered.
 fn gate_of(demanded: &[(i64, i64)], answer: &Captured) -> i64 {
     let syndrome = answer.view().and_then(|it| it.aeth().map(|aeth| aeth.syndrome().answer()));
     if matches!(syndrome, Some(Answer::Nak(code)) if code != NakCode::PsnSequenceError) {

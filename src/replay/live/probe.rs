@@ -5,18 +5,18 @@ use crate::wire::{
     BthRepr, Extensions, Msn, Opcode, Operation, Packet, PacketRepr, Psn, Qpn, RKey, RethRepr,
 };
 
-/// Where a probe goes.
+/// Destination of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeTarget {
     /// The queue pair, which expects PSN 0 next.
     pub qpn: Qpn,
     /// The memory: its address.
     pub address: u64,
-    /// Its key.
+    /// Key.
     pub rkey: RKey,
 }
 
-/// What to do with a probe next.
+/// Next action with a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probed {
     /// Wait for more answers.

@@ -5,13 +5,13 @@ use crate::replay::{Options, ReplayReport, Sink, Step, Subject, replay_capture};
 use crate::time::Instant;
 use crate::wire::Gid;
 
-/// Why answers could not be judged: the frames make no capture.
+/// Error: the frames make no capture, so answers cannot be judged.
 #[derive(Debug, thiserror::Error)]
 pub enum RulesError {
-    /// They cannot be written as one.
+    /// Frames cannot be written as one.
     #[error(transparent)]
     Write(#[from] crate::capture::WriteError),
-    /// It cannot be read.
+    /// The capture cannot be read.
     #[error(transparent)]
     Read(#[from] crate::capture::Error),
 }
@@ -32,11 +32,7 @@ pub fn judge_answers(
     let mut steps: Vec<Step> = Vec::new();
     let survey = replay_capture(&writer.into_inner(), &options, &mut steps)?;
     // Requests are this side's own, and mutated ones can look like answers.
-    let is_own = |step: &Step| {
-        let connection = survey.report.connections.iter().find(|it| it.flow == step.flow);
-        let end = connection.and_then(|it| it.ends.get(usize::from(step.sender)));
-        end.is_some_and(|end| end.address == own)
-    };
+    let is_own = |step: &Step| survey.address(step.flow, step.sender) == Some(own);
     let mut report = ReplayReport::default();
     let answers = steps.into_iter().filter(|step| step.subject == Subject::Response);
     answers.filter(|step| !is_own(step)).for_each(|step| report.step(step));

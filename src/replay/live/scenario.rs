@@ -7,8 +7,8 @@ use super::mutate::{Mutation, MutationKind};
 use super::script::{Captured, Script};
 use crate::wire::Operation;
 
-/// A scenario that posts the messages of some requests of a script and lets the wire do what the mutations do. What it
-/// cannot say stands in it as a comment.
+/// A scenario that posts the messages of some requests of a script and lets the wire do what the
+/// mutations do. What it cannot say stands in it as a comment.
 pub fn to_scenario(
     name: &str,
     about: &str,

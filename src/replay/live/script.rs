@@ -27,17 +27,17 @@ pub struct Envelope {
 /// A captured packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
-    /// Its frame in the capture.
+    /// Frame in the capture.
     pub frame: u64,
-    /// When it was captured.
+    /// Time of the capture.
     pub time: Instant,
     /// The headers below the BTH.
     pub envelope: Envelope,
-    /// From the BTH to the last pad byte. Payload that the capture cut off is zero.
+    /// Bytes from the BTH to the last pad byte. Payload that the capture cut off is zero.
     pub packet: Vec<u8>,
     /// Whether the capture cut some of it off.
     pub is_cut: bool,
-    /// Its PSN, counted from the first request of the script and without wrap.
+    /// PSN, counted from the first request of the script and without wrap.
     pub sequence: i64,
 }
 
@@ -47,17 +47,18 @@ impl Captured {
         Packet::parse_cut(&self.packet, self.packet.len()).0
     }
 
-    /// What the opcode asks for or answers.
+    /// Returns the operation of the opcode.
     pub fn operation(&self) -> Option<Operation> {
         Some(self.view()?.info()?.operation)
     }
 
-    /// Where the packet stands in its message.
+    /// Returns the position of the packet in its message.
     pub fn position(&self) -> Option<Position> {
         Some(self.view()?.info()?.position)
     }
 
-    /// The PSNs that a request takes at a path MTU: a READ takes one for each packet of its response (C9-68).
+    /// The PSNs that a request takes at a path MTU: a READ takes one for each packet of its
+    /// response (C9-68).
     pub fn span(&self, mtu: u16) -> u32 {
         let read = self.view().filter(|packet| {
             packet.info().is_some_and(|info| info.operation == Operation::ReadRequest)
@@ -66,14 +67,15 @@ impl Captured {
         length.div_ceil(u32::from(mtu.max(1))).max(1)
     }
 
-    /// Whether a correct responder answers this request in any case: it asks for an acknowledgement, or for data.
+    /// Whether a correct responder answers this request in any case: it asks for an
+    /// acknowledgement, or for data.
     pub fn demands_answer(&self) -> bool {
         let asks = self.view().is_some_and(|packet| packet.bth().ack_req());
         asks || self.operation().is_some_and(|operation| operation.response().is_own())
     }
 }
 
-/// Something that happened on a connection.
+/// An event on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The side that is played requested something.
@@ -94,13 +96,13 @@ impl Event {
 /// One end of a connection, as the capture names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScriptEnd {
-    /// Its address.
+    /// Address.
     pub address: Gid,
-    /// Its queue pair, if the capture tells.
+    /// Queue pair, if the capture tells.
     pub qpn: Option<Qpn>,
 }
 
-/// What was left out of a script.
+/// Packets that were left out of a script.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
     /// Requests before the first one that begins a message.
@@ -116,7 +118,7 @@ pub struct LeftOut {
 pub struct Script {
     /// The connection, as `roce flows` numbers it.
     pub flow: FlowNumber,
-    /// Which end is played, 0 or 1 of [`Connection::ends`].
+    /// The end that is played, 0 or 1 of [`Connection::ends`].
     pub side: u8,
     /// The transport service.
     pub service: Service,
@@ -130,7 +132,7 @@ pub struct Script {
     pub mtu: u16,
     /// Requests and answers.
     pub events: Vec<Event>,
-    /// What was left out.
+    /// Packets that were left out.
     pub left_out: LeftOut,
 }
 
@@ -151,8 +153,8 @@ impl Script {
         })
     }
 
-    /// What the receives of the responder hold after the script: the data of the messages that took one, each at a multiple
-    /// of `stride`.
+    /// Returns what the receives of the responder hold after the script: the data of the messages
+    /// that took one, each at a multiple of `stride`.
     pub fn received_image(&self, stride: usize) -> Vec<u8> {
         let (mut image, mut start, mut order) = (Vec::new(), 0, Order::new(self));
         for request in self.requests() {
@@ -178,8 +180,8 @@ impl Script {
     }
 }
 
-/// Which requests a responder executes: of a reliable service those in the order of their PSNs, each once; of another
-/// service all whose PSNs are new.
+/// Requests that a responder executes: of a reliable service those in the order of their PSNs,
+/// each once; of another service all whose PSNs are new.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order {
     next: i64,
@@ -204,7 +206,7 @@ impl Order {
     }
 }
 
-/// Why a capture is not collected.
+/// Error: a capture is not collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the capture holds more than {PACKETS_MAX} packets or {} MiB of connections; write the part to be played into a \
@@ -280,8 +282,8 @@ impl Collector {
         Ok(())
     }
 
-    /// The scripts of the capture: for each connection one for each side that requested something, in the order of
-    /// connections and ends.
+    /// The scripts of the capture: for each connection one for each side that requested something,
+    /// in the order of connections and ends.
     pub fn finish(mut self) -> Vec<Script> {
         let report = self.analysis.finish(&mut self.held);
         let Held { packets, headers_cut, .. } = self.held;

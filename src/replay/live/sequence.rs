@@ -1,12 +1,14 @@
-//! Some requests of a script, as frames: their PSNs follow each other without the gaps of those that are left out.
+//! Some requests of a script, as frames: their PSNs follow each other without the gaps of those
+//! that are left out.
 
 use super::outgoing::{Outgoing, write_bits};
 use super::script::{Captured, Script};
 use super::target::Target;
 use crate::wire::Bth;
 
-/// The requests of a script with these indices (in the order of [`Script::requests`]), mapped. Gaps in the PSNs that come
-/// from requests that are left out are closed; gaps and repetitions that the capture has stay.
+/// The requests of a script with these indices (in the order of [`Script::requests`]), mapped. Gaps
+/// in the PSNs that come from requests that are left out are closed; gaps and repetitions that the
+/// capture has stay.
 pub fn sequence(script: &Script, target: &Target, kept: &[usize]) -> Vec<(usize, Outgoing)> {
     let all: Vec<&Captured> = script.requests().collect();
     let left_out = left_out(script, &all, kept);
@@ -47,7 +49,7 @@ fn left_out(script: &Script, all: &[&Captured], kept: &[usize]) -> Vec<(i64, i64
     gone
 }
 
-/// How much of a range lies below a sequence number.
+/// Returns how much of a range lies below a sequence number.
 fn below(start: i64, end: i64, sequence: i64) -> i64 {
     (end.min(sequence) - start).max(0)
 }

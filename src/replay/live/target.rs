@@ -14,7 +14,7 @@ pub struct MemoryMap {
     pub old_rkey: Option<RKey>,
     /// The first address in the capture.
     pub old_start: u64,
-    /// How many bytes from there are mapped; nothing means as far as addresses go.
+    /// Number of bytes that are mapped; `None` means as far as addresses go.
     pub len: Option<u64>,
     /// The key at the peer; nothing keeps that of the capture.
     pub new_rkey: Option<RKey>,
@@ -23,7 +23,7 @@ pub struct MemoryMap {
 }
 
 impl MemoryMap {
-    /// How far into the mapped memory an access lies, if it is of it.
+    /// Returns the offset of an access in the mapped memory, if it is of it.
     fn offset(&self, rkey: RKey, address: u64) -> Option<u64> {
         let fits = self.old_rkey.is_none_or(|old| old == rkey);
         let offset = address.checked_sub(self.old_start).filter(|_| fits)?;
@@ -31,7 +31,7 @@ impl MemoryMap {
     }
 }
 
-/// What becomes of VLAN tags.
+/// Treatment of VLAN tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VlanMap {
     /// Frames keep the tag that they have.
@@ -43,7 +43,8 @@ pub enum VlanMap {
     Set(u16),
 }
 
-/// What the requests of one script are mapped onto. What is not given is kept as it is in the capture.
+/// Target that the requests of one script are mapped onto. What is not given is kept as it is in
+/// the capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     /// The address that packets are sent from.

@@ -1,8 +1,9 @@
 //! Management datagrams: is each one as the protocol of the connection manager wants it?
 //!
-//! Messages are followed by their communication IDs: REQ, REP, RTU, REJ, MRA; DREQ and DREP; SIDR_REQ and SIDR_REP. A
-//! message whose exchange the capture lacks is undecided. What a connection then does with the PSNs and the path MTU of
-//! its REQ and REP is a matter of [`requester`](super::requester).
+//! Messages are followed by their communication IDs: REQ, REP, RTU, REJ, MRA; DREQ and DREP;
+//! SIDR_REQ and SIDR_REP. A message whose exchange the capture lacks is undecided. What a
+//! connection then does with the PSNs and the path MTU of its REQ and REP is a matter of
+//! [`requester`](super::requester).
 
 mod exchange;
 pub mod limits;
@@ -16,24 +17,25 @@ use std::sync::Arc;
 use exchange::{Disconnects, Exchange, Resolution, Seen, Table};
 use limits::DISCONNECTS_MAX;
 
+use super::judge::{Input, Judge};
 use super::requester::different;
 use super::requester::shape::{Break, hash};
-use super::{Input, Judge, Sink, Step, Subject, Survey, Undecided, Verdict};
+use super::{Sink, Step, Subject, Survey, Undecided, Verdict};
 use crate::analysis::{PacketFacts, PacketRole};
 use crate::wire::mad::{AttributeId, MAD_LEN, Mad, MgmtClass};
 use crate::wire::{Bits, Gid, Opcode, Packet, QKey, Qpn, cm};
 
-/// What comes of the checks of a message.
+/// Result of the checks of a message.
 type Checked = Result<Option<Undecided>, Break>;
 
 /// Judges management datagrams.
 #[derive(Debug)]
-pub struct Management {
+pub(super) struct Management {
     survey: Arc<Survey>,
-    /// By the address and communication ID of either side; the exchange is kept with the active side.
+    /// Exchanges by the address and communication ID of the active side.
     exchanges: Table<(Gid, u32), Exchange>,
     passive: Table<(Gid, u32), (Gid, u32)>,
-    /// By the address of the sender, its communication ID and that of the receiver.
+    /// DREQs by the address of the sender, its communication ID and that of the receiver.
     disconnects: Table<(Gid, u32, u32), Disconnects>,
     resolutions: Table<(Gid, u32), Resolution>,
 }
@@ -48,7 +50,7 @@ struct Carried<'a> {
 
 impl Management {
     /// Judges the management datagrams of a capture that was surveyed.
-    pub fn new(survey: Arc<Survey>) -> Self {
+    pub(super) fn new(survey: Arc<Survey>) -> Self {
         Self {
             survey,
             exchanges: Table::default(),
@@ -171,8 +173,8 @@ impl Management {
         Err(Break::new(&rules::CM_IDS, found).with_frame(exchange.req.frame))
     }
 
-    /// The exchange in which a message is from the side that calls it `local` to the one that calls it `remote`; whether
-    /// the sender is the active side.
+    /// The exchange in which a message is from the side that calls it `local` to the one that calls
+    /// it `remote`; whether the sender is the active side.
     fn exchange_of(
         &self,
         carried: &Carried<'_>,
@@ -299,7 +301,8 @@ impl Management {
         let destination = carried.facts.destination;
         let Some(known) = self.disconnects.get(&(destination, remote, local)) else {
             return match self.exchange_of(carried, local, remote) {
-                // The DREQ may have been lost before the capture point and not before the peer: not so its names.
+                // The DREQ may have been lost before the capture point and not before the peer: not
+                // so its names.
                 Some((exchange, is_active)) => {
                     Self::check_ids(exchange, is_active, local, remote)?;
                     Ok(Some(Undecided::MissingPackets))
@@ -434,6 +437,10 @@ impl Judge for Management {
             return;
         }
         let checked = if is_damaged { Ok(Some(Undecided::Damaged)) } else { self.check(input) };
+        if input.source.is_none() {
+            // The sender's shard says it.
+            return;
+        }
         let verdict = match checked {
             Ok(None) => Verdict::Agreed,
             Ok(Some(undecided)) => Verdict::Undecided(undecided),

@@ -9,7 +9,7 @@ use crate::wire::cm::{
 use crate::wire::mad::MadHeaderRepr;
 use crate::wire::{BthRepr, DethRepr, EeContext, Extensions, PKey, Psn};
 
-/// What a REQ and its REP agree on.
+/// Agreement of a REQ and its REP.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::replay) struct Agreed {
     /// The PSNs that REQ and REP name: where the passive side begins, and the active side.
@@ -105,7 +105,8 @@ fn rtu() -> RtuRepr {
     RtuRepr { local_comm_id, remote_comm_id, private_data: [0; 224] }
 }
 
-/// Lets the connection manager connect two queue pairs: host and number of the active and of the passive one.
+/// Lets the connection manager connect two queue pairs: host and number of the active and of the
+/// passive one.
 pub(in crate::replay) fn connect(
     script: &mut Script,
     active: (u8, u32),

@@ -1,4 +1,5 @@
-//! Requesters of the reliable services: was each request packet one that a correct requester could have sent?
+//! Requesters of the reliable services: was each request packet one that a correct requester could
+//! have sent?
 //!
 //! ```text
 //! Input ─┬─ response ─► responses.rs: what the requester knows to be done, and what makes it go back
@@ -7,10 +8,11 @@
 //!                       └─ PSN seen before ─────► retransmissions.rs: same contents, cause, start
 //! ```
 //!
-//! The capture point is somewhere on the path. Before it packets may have been lost, copied and reordered, and behind it
-//! responses may have been lost. So a packet behind a gap waits for its verdict until the gap is filled; and a
-//! retransmission is without cause only if neither a copy made by the network nor a timeout can explain it. Where the
-//! capture was taken at the requester ([`Options::point`](super::Options::point)) none of this can happen, and more is decided.
+//! The capture point is somewhere on the path. Before it packets may have been lost, copied and
+//! reordered, and behind it responses may have been lost. So a packet behind a gap waits for its
+//! verdict until the gap is filled; and a retransmission is without cause only if neither a copy
+//! made by the network nor a timeout can explain it. Where the capture was taken at the requester
+//! ([`Options::point`](super::Options::point)) none of this can happen, and more is decided.
 //!
 //! `limits` lists every bound and every tolerance.
 
@@ -27,59 +29,69 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use limits::{
     ALL_RECORDS_MAX, CROWDED_MAX, GAP_PASSES, GAP_PASSES_LOSSY, HISTORY_MAX, PENDING_MAX,
-    REACTION_NANOS, RECORDS_MAX, REORDER_NANOS, REQUESTERS_MAX,
+    REACTION_NANOS, RECORDS_MAX, REORDER_NANOS, REQUESTERS_MAX, ROOMY_PART,
 };
 use params::{Book, Params};
 use requests::{Request, Taken, check_successor};
 use shape::Break;
 use state::{Pending, Place, Requester};
 
-use super::{Difference, Input, Judge, Sink, Step, Subject, Survey, Undecided, Verdict};
+use super::judge::{Input, Judge, median};
+use super::{Difference, Sink, Step, Subject, Survey, Undecided, Verdict};
 use crate::analysis::{FlowNumber, PacketRole};
+use crate::observe::fold_map::FoldMap;
 use crate::observe::sequence::psn_of;
 use crate::observe::transmissions::Spanning;
-use crate::wire::{Gid, Opcode, OpcodeInfo, Packet, Service};
+use crate::wire::{Opcode, OpcodeInfo, Packet, Service};
 
 /// Judges the requests of the reliable services.
 #[derive(Debug)]
-pub struct Requesters {
+pub(super) struct Requesters {
     survey: Arc<Survey>,
-    /// The host at which the capture was taken: it has all that the host sent, in order and once, and what it has for the
-    /// host reached it.
-    point: Option<Gid>,
     services: &'static [Service],
     book: Book,
-    requesters: HashMap<(FlowNumber, u8), Box<Requester>>,
-    /// Records of all requesters.
+    requesters: FoldMap<Key, Box<Requester>>,
+    requesters_max: usize,
+    /// Counts packets, to find the requesters that were used least recently.
+    clock: u64,
+    /// Some were forgotten: a requester that seems to begin may have begun before.
+    has_forgotten: bool,
+    /// Records of all requesters, and how many there may be.
     records: usize,
+    records_max: usize,
 }
 
+/// A requester: its connection and its end.
+type Key = (FlowNumber, u8);
+
 impl Requesters {
-    /// Judges the requests of a capture that was surveyed and, if that is known, taken at host `point`.
-    pub fn new(survey: Arc<Survey>, point: Option<Gid>) -> Self {
-        Self::of(&[Service::Rc, Service::Xrc], survey, point)
+    /// Judges the requests of a capture that was surveyed, in one of `shards`.
+    pub(super) fn new(survey: Arc<Survey>, shards: usize) -> Self {
+        Self::of(&[Service::Rc, Service::Xrc], survey, shards)
     }
 
     /// Judges the requests of some services.
-    pub(super) fn of(
-        services: &'static [Service],
-        survey: Arc<Survey>,
-        point: Option<Gid>,
-    ) -> Self {
-        let book = Book::new(&survey);
-        Self { survey, point, services, book, requesters: HashMap::new(), records: 0 }
+    pub(super) fn of(services: &'static [Service], survey: Arc<Survey>, shards: usize) -> Self {
+        Self {
+            survey,
+            services,
+            book: Book::default(),
+            requesters: FoldMap::default(),
+            requesters_max: REQUESTERS_MAX / shards,
+            clock: 0,
+            has_forgotten: false,
+            records: 0,
+            records_max: ALL_RECORDS_MAX / shards,
+        }
     }
 
     fn response(&mut self, input: &Input<'_>, info: &OpcodeInfo) {
-        let requester = 1 - input.note.sender.min(1);
-        let Some(requester) = self.requesters.get_mut(&(input.note.flow, requester)) else {
-            return;
-        };
+        let requester = (input.note.flow, 1 - input.note.sender.min(1));
+        let Some(requester) = self.requesters.get_mut(&requester) else { return };
         // What was lost or damaged on its way did not reach the requester.
         let sightings = input.facts.sightings;
         if sightings.lost.is_none() && !sightings.is_copy {
@@ -87,23 +99,38 @@ impl Requesters {
         }
     }
 
-    /// Whether a packet whose PSN has nothing to do with its connection is the next one of another connection between the
-    /// same hosts.
-    fn astray(&self, input: &Input<'_>, key: (FlowNumber, u8)) -> Option<Break> {
+    /// Whether a packet whose PSN has nothing to do with its connection is the next one of another
+    /// connection between the same hosts.
+    fn astray(&self, input: &Input<'_>, key: Key) -> Option<Break> {
         let own = self.requesters.get(&key)?;
         if !own.is_far(input.facts.psn) {
             return None;
         }
         let place = own.place;
         let is_other = |other: &Requester| {
-            other.place.source == place.source
-                && other.place.destination == place.destination
+            other.place.hosts == place.hosts
                 && other.space.is_started()
                 && psn_of(other.space.next()) == input.facts.psn
         };
-        let other = self.requesters.iter().find(|(_, other)| is_other(other))?;
-        let found = format!("PSN {} is the next one of connection {}", input.facts.psn, other.0.0);
+        let others = self.requesters.iter().filter(|(_, other)| is_other(other));
+        let (other, _) = others.map(|(key, _)| *key).min()?;
+        let found = format!("PSN {} is the next one of connection {other}", input.facts.psn);
         Some(Break::new(&rules::REQUEST_QP, found))
+    }
+
+    /// Makes room for another requester: forgets those that were used least recently.
+    fn forget_some(&mut self, out: &mut dyn Sink) {
+        let least = median(self.requesters.values().map(|requester| requester.last_used));
+        self.has_forgotten = true;
+        let records = &mut self.records;
+        self.requesters.retain(|&key, requester| {
+            let stays = requester.last_used >= least;
+            if !stays {
+                while requester.settle_oldest(key, out) {}
+                *records = records.saturating_sub(requester.records.len());
+            }
+            stays
+        });
     }
 
     fn request(&mut self, input: &Input<'_>, info: &'static OpcodeInfo, out: &mut dyn Sink) {
@@ -112,18 +139,21 @@ impl Requesters {
             // Several capture points prove that the network made it.
             return out.step(step(input, Verdict::Agreed));
         }
-        if !self.requesters.contains_key(&key) && self.requesters.len() >= REQUESTERS_MAX {
-            return out.step(step(input, Verdict::Undecided(Undecided::BeyondLimits)));
+        if self.requesters.len() >= self.requesters_max && !self.requesters.contains_key(&key) {
+            self.forget_some(out);
         }
         let astray = self.astray(input, key);
-        let Self { point, book, requesters, records, .. } = self;
+        let Self { survey, book, requesters, records, has_forgotten, .. } = self;
         let requester = requesters.entry(key).or_insert_with(|| {
-            let params = book.params(key.0, key.1, input.facts);
-            Box::new(Requester::new(params, Place::of(input.facts, *point)))
+            let mut params = book.params(survey, key, input.facts);
+            params.start = params.start.filter(|_| !*has_forgotten);
+            Box::new(Requester::new(params, Place::of(input.facts, survey)))
         });
-        let is_crowded = *records >= ALL_RECORDS_MAX;
+        requester.last_used = self.clock;
+        let is_crowded = *records >= self.records_max;
         requester.history_max = if is_crowded { CROWDED_MAX } else { HISTORY_MAX };
         requester.records_max = if is_crowded { CROWDED_MAX } else { RECORDS_MAX };
+        requester.keeps_bytes = *records < self.records_max / ROOMY_PART;
         let before = requester.records.len();
         requester.judge(input, info, key, astray, out);
         *records = (*records + requester.records.len()).saturating_sub(before);
@@ -132,6 +162,7 @@ impl Requesters {
 
 impl Judge for Requesters {
     fn packet(&mut self, input: &Input<'_>, out: &mut dyn Sink) {
+        self.clock += 1;
         let is_damaged = self.survey.is_damaged(input.facts);
         if let Some(cm) = &input.facts.cm
             && !is_damaged
@@ -141,18 +172,22 @@ impl Judge for Requesters {
         let Some(info) = input.facts.opcode.info() else { return };
         if info.service == Service::Rd && self.services.contains(&Service::Rc) {
             // No device speaks it.
-            return out.step(step(input, Verdict::Undecided(Undecided::Unsupported)));
+            if input.source.is_some() {
+                out.step(step(input, Verdict::Undecided(Undecided::Unsupported)));
+            }
+            return;
         }
         if !self.services.contains(&info.service) {
             return;
         }
         match input.note.role {
+            PacketRole::Request if input.source.is_none() => {}
             PacketRole::Request if is_damaged => {
                 out.step(step(input, Verdict::Undecided(Undecided::Damaged)));
             }
             PacketRole::Request => self.request(input, info, out),
             PacketRole::Ack | PacketRole::Response | PacketRole::Nak | PacketRole::Rnr
-                if !is_damaged =>
+                if !is_damaged && input.destination.is_some() =>
             {
                 self.response(input, info);
             }
@@ -161,12 +196,10 @@ impl Judge for Requesters {
     }
 
     fn finish(&mut self, out: &mut dyn Sink) {
-        let mut keys: Vec<_> = self.requesters.keys().copied().collect();
-        keys.sort_unstable();
-        for key in keys {
-            if let Some(requester) = self.requesters.get_mut(&key) {
-                while requester.settle_oldest(key, out) {}
-            }
+        let mut all: Vec<_> = self.requesters.iter_mut().collect();
+        all.sort_unstable_by_key(|(key, _)| **key);
+        for (&key, requester) in all {
+            while requester.settle_oldest(key, out) {}
         }
     }
 }
@@ -178,7 +211,7 @@ fn step(input: &Input<'_>, verdict: Verdict) -> Step {
     Step { frame: input.facts.frame, flow, sender, subject, verdict }
 }
 
-/// What is judged with a packet of this opcode.
+/// Returns the kind of a packet of this opcode.
 fn subject_of(opcode: Opcode) -> Subject {
     let is_unreliable = opcode.info().is_some_and(|info| info.service == Service::Uc);
     if is_unreliable { Subject::Datagram } else { Subject::Request }
@@ -189,7 +222,7 @@ impl Requester {
         &mut self,
         input: &Input<'_>,
         info: &'static OpcodeInfo,
-        key: (FlowNumber, u8),
+        key: Key,
         astray: Option<Break>,
         out: &mut dyn Sink,
     ) {
@@ -198,16 +231,13 @@ impl Requester {
             return out.step(step(input, different(broken, Some(input.packet))));
         }
         if self.is_far(facts.psn) {
-            // The queue pair begins a new life, or so many packets are missing that nothing follows from the others.
+            // The queue pair begins a new life, or so many packets are missing that nothing follows
+            // from the others.
             self.restart();
         }
-        let wire_len = info.header_len + facts.payload_len as usize;
-        let (packet, _) = Packet::parse_cut(input.packet, wire_len);
-        let Some(packet) = packet.filter(|packet| packet.info().is_some()) else {
+        let Some(packet) = input.parse(info) else {
             return out.step(step(input, Verdict::Undecided(Undecided::Cut)));
         };
-        let pad = usize::from(packet.pad_len());
-        let (Some(packet), _) = Packet::parse_cut(input.packet, wire_len + pad) else { return };
         let mut broken = shape::check(&packet, self.params.mtu);
         broken = broken.or_else(|| self.check_pkey(&packet));
         self.restart_if_reset(input, info);
@@ -243,7 +273,9 @@ impl Requester {
                 }
                 self.settle_behind(sequence, key, out);
                 if is_pending && checked.is_ok() {
-                    while self.pending.len() > PENDING_MAX && self.settle_oldest(key, out) {}
+                    while self.pending.len() > PENDING_MAX.min(self.records_max)
+                        && self.settle_oldest(key, out)
+                    {}
                     return;
                 }
                 checked
@@ -296,7 +328,7 @@ impl Requester {
     }
 
     /// The packet before one that waits was captured after all.
-    fn settle_behind(&mut self, sequence: u64, key: (FlowNumber, u8), out: &mut dyn Sink) {
+    fn settle_behind(&mut self, sequence: u64, key: Key, out: &mut dyn Sink) {
         if self.pending.is_empty() {
             return;
         }
@@ -319,7 +351,7 @@ impl Requester {
     }
 
     /// Decides about the packet that waits longest. Returns whether there was one.
-    fn settle_oldest(&mut self, key: (FlowNumber, u8), out: &mut dyn Sink) -> bool {
+    fn settle_oldest(&mut self, key: Key, out: &mut dyn Sink) -> bool {
         let Some(pending) = self.pending.pop_front() else { return false };
         let verdict = match self.skipped(&pending) {
             Some(broken) => different(broken, pending.bytes()),
@@ -370,7 +402,7 @@ impl Pending {
         (!self.bytes.is_empty()).then_some(&*self.bytes)
     }
 
-    fn step(&self, (flow, sender): (FlowNumber, u8), verdict: Verdict) -> Step {
+    fn step(&self, (flow, sender): Key, verdict: Verdict) -> Step {
         let subject = subject_of(self.opcode);
         Step { frame: self.frame, flow, sender, subject, verdict }
     }

@@ -7,14 +7,14 @@ use crate::wire::{Opcode, OpcodeInfo, Operation, Position};
 /// One request packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
-    /// Its sequence number: its PSN, counted on beyond 2^24.
+    /// Sequence number: the PSN, counted on beyond 2^24.
     pub(super) sequence: u64,
-    /// How many sequence numbers it takes: 1, or as many as a READ has responses.
+    /// Number of sequence numbers: 1, or as many as a READ has responses.
     pub(super) span: u32,
     /// READ: the path MTU is not known, and the PSN of the next packet told the span.
     pub(super) is_span_guessed: bool,
     pub(super) opcode: Opcode,
-    /// It broke a rule, so nothing follows from it.
+    /// Broke a rule, so nothing follows from it.
     pub(super) is_broken: bool,
     pub(super) is_cut: bool,
     /// A digest of all that a retransmission must repeat.
@@ -22,10 +22,11 @@ pub(super) struct Record {
     pub(super) reth: Option<RethFacts>,
     /// WRITE: where the message begins and how long it is, if that is known.
     pub(super) write: Option<(u64, u32)>,
-    /// Which message it belongs to, counted from the first one captured, and how many of those before it take no receive.
+    /// Number of its message, counted from the first one captured, and how many of those before it
+    /// take no receive.
     pub(super) message: u32,
     pub(super) without_receive: u32,
-    /// When it was transmitted last, the frame, and in which pass.
+    /// Time, frame and pass of the last transmission.
     pub(super) time: u64,
     pub(super) frame: u64,
     pub(super) pass: u32,

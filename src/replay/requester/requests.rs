@@ -1,4 +1,4 @@
-//! What a requester sends for the first time: PSN order, opcode sequence, lengths, limits.
+//! Requests that are sent for the first time: PSN order, opcode sequence, lengths, limits.
 
 use super::limits::{PENDING_BYTES_MAX, REORDER_NANOS};
 use super::record::{Record, counts_as_read};
@@ -22,10 +22,10 @@ pub(super) struct Request<'a> {
     pub(super) now: u64,
 }
 
-/// What became of a packet whose PSN was not seen before.
+/// Result for a packet whose PSN was not seen before.
 pub(super) struct Taken {
     pub(super) checked: Checked,
-    /// It waits for the packet before it.
+    /// Waits for the packet before it.
     pub(super) is_pending: bool,
 }
 
@@ -45,7 +45,7 @@ impl Requester {
         })
     }
 
-    /// How many sequence numbers a request takes.
+    /// Returns the number of sequence numbers that a request takes.
     fn span_of(&self, request: &Request<'_>) -> u32 {
         match (request.info.operation, request.facts.reth, self.params.mtu) {
             (Operation::ReadRequest, Some(reth), Some(mtu)) => {
@@ -101,7 +101,7 @@ impl Requester {
         self.gaps += u32::from(!is_new || sequence > self.space.next());
         self.first = self.first.min(sequence);
         if is_pending {
-            let is_kept = self.pending.len() < PENDING_BYTES_MAX;
+            let is_kept = self.keeps_bytes && self.pending.len() < PENDING_BYTES_MAX;
             let bytes = if is_kept { request.bytes.to_vec() } else { Vec::new() };
             let PacketFacts { frame, opcode, .. } = *request.facts;
             self.pending.push_back(Pending { sequence, frame, opcode, bytes });
@@ -114,7 +114,8 @@ impl Requester {
         Taken { checked, is_pending }
     }
 
-    /// A READ whose number of responses was not known has as many as the next packet says, if that fits a path MTU.
+    /// A READ whose number of responses was not known has as many as the next packet says, if that
+    /// fits a path MTU.
     fn fit_read_before(&mut self, sequence: u64) {
         if self.params.mtu.is_some() || sequence <= self.space.next() {
             return;
@@ -136,8 +137,9 @@ impl Requester {
         }
     }
 
-    /// A response behind those of a READ, the last request that was sent, shows that the READ has one more, if the path MTU
-    /// is not known. Where the capture was not taken at the requester, the responses may be another's.
+    /// A response behind those of a READ, the last request that was sent, shows that the READ has
+    /// one more, if the path MTU is not known. Where the capture was not taken at the requester,
+    /// the responses may be another's.
     pub(super) fn lengthen_read(&mut self, info: &OpcodeInfo) {
         if !self.is_local()
             || self.params.mtu.is_some()
@@ -161,8 +163,8 @@ impl Requester {
         self.space.set_next(self.space.next() + 1);
     }
 
-    /// A request inside the PSNs that a READ was thought to have, and that does not ask for a part of it, shows that it has
-    /// fewer.
+    /// A request inside the PSNs that a READ was thought to have, and that does not ask for a part
+    /// of it, shows that it has fewer.
     pub(super) fn unguess_read(&mut self, request: &Request<'_>) {
         let Some(read) = self.records.get(request.sequence).copied() else { return };
         if !read.is_span_guessed || read.sequence == request.sequence {
@@ -180,8 +182,8 @@ impl Requester {
         }
     }
 
-    /// A request stands inside the PSNs that a READ was thought to have because the next packet captured left room for
-    /// them: packets were missing, and it has fewer. Whether it was so.
+    /// A request stands inside the PSNs that a READ was thought to have because the next packet
+    /// captured left room for them: packets were missing, and it has fewer. Whether it was so.
     fn shorten_read(&mut self, read: u64, sequence: u64) -> bool {
         let Some(read) = self.records.get_mut(read).filter(|read| read.is_span_guessed) else {
             return false;
@@ -216,7 +218,8 @@ impl Requester {
         }
     }
 
-    /// Finds out to which WRITE a MIDDLE or LAST belongs, across packets that were not captured if need be.
+    /// Finds out to which WRITE a MIDDLE or LAST belongs, across packets that were not captured if
+    /// need be.
     fn join_write(&self, record: &mut Record, before: Option<&Record>) {
         let (Some(before), None) = (before, record.write) else { return };
         let Some(info) = record.opcode.info() else { return };
@@ -316,11 +319,13 @@ impl Requester {
             return Ok(None);
         }
         if !self.is_local() {
-            // The ACK that first told of a limit was on its way, or it was lost behind the capture point.
+            // The ACK that first told of a limit was on its way, or it was lost behind the capture
+            // point.
             let is_new = request.now <= self.credits.since.saturating_add(REORDER_NANOS);
             return Ok((!is_new).then_some(Undecided::MissingPackets));
         }
-        // The limit holds for messages that begin: one in flight when the responder first told of it goes on.
+        // The limit holds for messages that begin: one in flight when the responder first told of
+        // it goes on.
         let began = record.write.and_then(|(begin, _)| self.records.get(begin));
         if began.is_some_and(|it| it.time <= self.credits.since || it.transmissions > 1) {
             return Ok(None);

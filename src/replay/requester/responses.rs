@@ -1,4 +1,4 @@
-//! What the responses tell of a requester: what it knows to be done, and why it may go back.
+//! Responses: what the requester knows to be done, and why it may go back.
 
 use super::state::{Requester, Rnr, Trigger};
 use crate::analysis::PacketFacts;
@@ -7,7 +7,8 @@ use crate::wire::aeth::{Answer, NakCode};
 use crate::wire::{Msn, OpcodeInfo, Operation, Position};
 
 impl Requester {
-    /// Takes a response that the responder sent. What the requester did not get for sure must not be handed in.
+    /// Takes a response that the responder sent. What the requester did not get for sure must not
+    /// be handed in.
     pub(super) fn handle_response(&mut self, packet: &PacketFacts, info: &OpcodeInfo) {
         if !self.space.is_started() {
             return;
@@ -58,9 +59,10 @@ impl Requester {
         self.check_overtaken(sequence, packet);
     }
 
-    /// Where the response to a READ or ATOMIC is missing that a response with this sequence number passes. It tells the
-    /// requester to go back there, and nothing of what it answers behind that counts (§9.7.5.1.1). Elsewhere than at the
-    /// requester the capture may miss responses.
+    /// Returns the sequence number of the missing response to a READ or ATOMIC that a response with
+    /// this sequence number passes. It tells the requester to go back there, and nothing of what it
+    /// answers behind that counts (§9.7.5.1.1). Elsewhere than at the requester the capture may
+    /// miss responses.
     fn passed_by(&self, sequence: u64, is_data: bool) -> Option<u64> {
         if !self.is_local() || self.unanswered == 0 {
             return None;
@@ -85,7 +87,8 @@ impl Requester {
         }
     }
 
-    /// A response behind a READ or ATOMIC that was not answered in full makes the requester go back (§9.7.5.1.1).
+    /// A response behind a READ or ATOMIC that was not answered in full makes the requester go back
+    /// (§9.7.5.1.1).
     fn check_overtaken(&mut self, sequence: u64, packet: &PacketFacts) {
         if self.unanswered == 0 {
             return;
@@ -137,7 +140,7 @@ impl Requester {
         }
     }
 
-    /// How many messages the responder has room for, if it counts.
+    /// Takes the number of messages that the responder has room for, if it counts.
     fn take_credits(&mut self, sequence: u64, count: Option<u32>, msn: Msn, now: u64) {
         let Some(count) = count else {
             self.credits.is_unlimited = true;

@@ -1,4 +1,4 @@
-//! What a requester retransmits: the same contents, for a cause, from the right place on.
+//! Retransmissions: the same contents, for a cause, from the right place on.
 
 use super::limits::{REACTION_NANOS, REORDER_NANOS, RNR_SLACK_NANOS};
 use super::record::Record;
@@ -11,9 +11,9 @@ use crate::observe::transmissions::Spanning;
 use crate::replay::Undecided;
 use crate::wire::Operation;
 
-/// What a packet is whose PSN was transmitted before.
+/// Kinds of packets whose PSN was transmitted before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Motion {
+enum Repeat {
     /// The network made it of a packet that was sent once, or delivered it late.
     Copy,
     /// The requester goes on with what it retransmits.
@@ -22,7 +22,7 @@ enum Motion {
     Rewind(Cause),
 }
 
-/// Why the requester went back.
+/// Cause of a rewind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     Rnr,
@@ -44,13 +44,14 @@ impl Requester {
             Some(broken) => Err(broken),
             None => self.check_contents(request, record),
         };
-        let (motion, cause) = self.motion(request, record);
-        let counted = self.apply(request, record, motion);
+        let (repeat, cause) = self.judge_repeat(request, record);
+        let counted = self.apply(request, record, repeat);
         let undecided = contents?.or(cause?);
         counted.map_or(Ok(undecided), Err)
     }
 
-    /// Takes a packet of an unreliable connection whose PSN was seen before: only the network makes copies.
+    /// Takes a packet of an unreliable connection whose PSN was seen before: only the network makes
+    /// copies.
     pub(super) fn take_copy(
         &mut self,
         request: &Request<'_>,
@@ -123,22 +124,23 @@ impl Requester {
         Err(Break::new(&rules::READ_RETRY_RETH, found).with_frame(record.frame))
     }
 
-    /// What made the packet come again, and whether that may be.
-    fn motion(&self, request: &Request<'_>, record: &Record) -> (Motion, Checked) {
+    /// Returns what made the packet come again, and whether that may be.
+    fn judge_repeat(&self, request: &Request<'_>, record: &Record) -> (Repeat, Checked) {
         if self.is_local() {
-            self.motion_here(request, record)
+            self.judge_at_requester(request, record)
         } else {
-            self.motion_afar(request, record)
+            self.judge_elsewhere(request, record)
         }
     }
 
-    /// Where the capture was taken at the requester: all that it sends is seen, in order, and once.
-    fn motion_here(&self, request: &Request<'_>, record: &Record) -> (Motion, Checked) {
+    /// Judges a packet that was captured at the requester: all that it sends is seen, in order,
+    /// and once.
+    fn judge_at_requester(&self, request: &Request<'_>, record: &Record) -> (Repeat, Checked) {
         let Request { sequence, now, .. } = *request;
         if sequence >= self.cursor {
             let is_in_order = sequence == self.cursor || sequence <= self.una;
             let checked = if is_in_order { Ok(None) } else { Err(self.skips(sequence)) };
-            return (Motion::Continue, checked);
+            return (Repeat::Continue, checked);
         }
         let settled = self.settled(now);
         let elapsed = now.saturating_sub(record.time);
@@ -146,23 +148,23 @@ impl Requester {
         if record.end() <= settled && record.sequence < settled {
             let found = format!("PSN {} was acknowledged", psn_of(sequence));
             let broken = Break::new(&rules::RETRANSMISSION_CAUSE, found);
-            return (Motion::Rewind(Cause::Unknown), Err(broken.with_frame(self.progress.1)));
+            return (Repeat::Rewind(Cause::Unknown), Err(broken.with_frame(self.progress.1)));
         }
-        let is_reaction = self.past_nak.is_some_and(|nak| {
+        let is_reaction = self.settled_nak.is_some_and(|nak| {
             now <= nak.time.saturating_add(REACTION_NANOS)
                 && (nak.from..=nak.until).contains(&sequence)
         });
         if is_reaction
             || self.is_asked_for(sequence, record)
-            || self.is_behind_past(sequence, record, now)
+            || self.has_settled_cause(sequence, record, now)
         {
-            return (Motion::Rewind(Cause::Loss), Ok(None));
+            return (Repeat::Rewind(Cause::Loss), Ok(None));
         }
-        if let Some(rnr) = self.past_rnr_of(sequence, record)
+        if let Some(rnr) = self.settled_rnr_of(sequence, record)
             && early(&rnr, now).is_none()
             && now <= rnr.time.saturating_add(rnr.timer).saturating_add(REACTION_NANOS)
         {
-            return (Motion::Rewind(Cause::Unknown), Ok(None));
+            return (Repeat::Rewind(Cause::Unknown), Ok(None));
         }
         if let Some(rnr) = self.rnr_of(record) {
             let is_crossing = is_timeout && now.saturating_sub(rnr.time) <= REACTION_NANOS;
@@ -170,7 +172,7 @@ impl Requester {
                 Some(broken) if !is_crossing => Err(broken),
                 _ => Ok(None),
             };
-            return (Motion::Rewind(Cause::Rnr), checked);
+            return (Repeat::Rewind(Cause::Rnr), checked);
         }
         // A PSN that was never sent is another matter.
         let is_sent = |sequence: u64| self.records.get(sequence).is_some();
@@ -197,59 +199,62 @@ impl Requester {
         } else {
             Ok(None)
         };
-        (Motion::Rewind(Cause::Loss), checked)
+        (Repeat::Rewind(Cause::Loss), checked)
     }
 
-    /// Where packets may be lost, copied or reordered before the capture point, and responses lost behind it.
-    fn motion_afar(&self, request: &Request<'_>, record: &Record) -> (Motion, Checked) {
+    /// Judges a packet that was captured elsewhere: packets may be lost, copied or reordered before
+    /// the capture point, and responses lost behind it.
+    fn judge_elsewhere(&self, request: &Request<'_>, record: &Record) -> (Repeat, Checked) {
         let Request { sequence, now, .. } = *request;
         if sequence >= self.cursor {
-            return (Motion::Continue, Ok(None));
+            return (Repeat::Continue, Ok(None));
         }
         if record.pass != self.pass && sequence >= self.pass_start {
             // It was overtaken by others of this pass.
-            return (Motion::Copy, Ok(None));
+            return (Repeat::Copy, Ok(None));
         }
         let elapsed = now.saturating_sub(record.time);
         let is_timeout = elapsed >= self.timeout_least();
         if self.is_asked_for(sequence, record) {
-            return (Motion::Rewind(Cause::Loss), Ok(None));
+            return (Repeat::Rewind(Cause::Loss), Ok(None));
         }
         if let Some(rnr) = self.rnr_of(record) {
             let cause = if is_timeout { Cause::Unknown } else { Cause::Rnr };
             return match early(&rnr, now) {
-                None => (Motion::Rewind(cause), Ok(None)),
-                Some(_) if is_timeout => (Motion::Rewind(Cause::Loss), Ok(None)),
-                Some(_) if elapsed <= REORDER_NANOS => (Motion::Copy, Ok(None)),
-                Some(broken) if self.has_all_responses() => (Motion::Rewind(cause), Err(broken)),
-                Some(_) => (Motion::Rewind(cause), Ok(Some(Undecided::MissingPackets))),
+                None => (Repeat::Rewind(cause), Ok(None)),
+                Some(_) if is_timeout => (Repeat::Rewind(Cause::Loss), Ok(None)),
+                Some(_) if elapsed <= REORDER_NANOS => (Repeat::Copy, Ok(None)),
+                Some(broken) if self.has_all_responses() => (Repeat::Rewind(cause), Err(broken)),
+                Some(_) => (Repeat::Rewind(cause), Ok(Some(Undecided::MissingPackets))),
             };
         }
         let is_pass_new = now.saturating_sub(self.pass_time) <= REORDER_NANOS;
         if record.pass != self.pass && self.pass > 0 && is_pass_new {
             // It began this pass, and was overtaken by the others.
-            return (Motion::Copy, Ok(None));
+            return (Repeat::Copy, Ok(None));
         }
         if is_timeout {
-            return (Motion::Rewind(Cause::Loss), Ok(None));
+            return (Repeat::Rewind(Cause::Loss), Ok(None));
         }
         if elapsed <= REORDER_NANOS {
-            return (Motion::Copy, Ok(None));
+            return (Repeat::Copy, Ok(None));
         }
         let triggers = [self.nak, self.implied];
         let is_behind = triggers.iter().flatten().any(|trigger| trigger.from < sequence);
         let checked = if !self.params.is_answered {
             Ok(Some(Undecided::OneDirection))
         } else if is_behind || !self.has_all_responses() {
-            // The first packets that it retransmitted may have been lost, or the capture may miss a NAK.
+            // The first packets that it retransmitted may have been lost, or the capture may miss a
+            // NAK.
             Ok(Some(Undecided::MissingPackets))
         } else {
             Err(self.without_cause(request, elapsed))
         };
-        (Motion::Rewind(Cause::Loss), checked)
+        (Repeat::Rewind(Cause::Loss), checked)
     }
 
-    /// Follows the requester after a packet that fills a gap: it went back to it, unless the packet is late.
+    /// Follows the requester after a packet that fills a gap: it went back to it, unless the packet
+    /// is late.
     pub(super) fn follow_fill(&mut self, request: &Request<'_>) {
         let Some(&record) = self.records.get(request.sequence) else { return };
         let behind = self.records.after(request.sequence).map_or(0, |behind| behind.time);
@@ -309,7 +314,7 @@ impl Requester {
         Break::new(&rules::RETRANSMISSION_START, found)
     }
 
-    /// How a new packet breaks a rule because an older one should have come first.
+    /// Checks whether an older packet should have come before a new one.
     pub(super) fn check_unserved(&self, request: &Request<'_>) -> Option<Break> {
         if !self.is_local() {
             return None;
@@ -336,19 +341,19 @@ impl Requester {
     }
 
     /// Follows the requester, and tells if it went back too often.
-    fn apply(&mut self, request: &Request<'_>, record: &Record, motion: Motion) -> Option<Break> {
+    fn apply(&mut self, request: &Request<'_>, record: &Record, repeat: Repeat) -> Option<Break> {
         let Request { sequence, now, .. } = *request;
         let mut broken = None;
-        if let Motion::Rewind(cause) = motion {
+        if let Repeat::Rewind(cause) = repeat {
             self.go_back(sequence, record, now);
             broken = self.count_attempt(cause, sequence);
         }
         let (pass, cursor) = (self.pass, record.end());
-        if motion != Motion::Copy {
+        if repeat != Repeat::Copy {
             self.cursor = cursor;
         }
         if let Some(known) = self.records.get_mut(sequence) {
-            if motion != Motion::Copy || known.pass != pass {
+            if repeat != Repeat::Copy || known.pass != pass {
                 known.transmissions = known.transmissions.saturating_add(1);
                 (known.time, known.pass) = (now, pass);
             }
@@ -390,7 +395,7 @@ impl Requester {
     }
 }
 
-/// How a retransmission at `now` is too early after an RNR NAK.
+/// Checks whether a retransmission at `now` is too early after an RNR NAK.
 fn early(rnr: &Rnr, now: u64) -> Option<Break> {
     let waited = now.saturating_sub(rnr.time);
     let least = rnr.timer.saturating_sub(rnr.timer / 8).saturating_sub(RNR_SLACK_NANOS);

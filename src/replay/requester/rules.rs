@@ -29,7 +29,8 @@ pub const ALL: &[&Rule] = &[
     &UNRELIABLE_REPEATED,
 ];
 
-/// Whether a rule is about what the responses tell, so that responses of another connection may be why it seems broken.
+/// Whether a rule is about what the responses tell, so that responses of another connection may be
+/// why it seems broken.
 pub(in crate::replay) fn needs_responses(rule: &Rule) -> bool {
     let needing = [
         &RETRANSMISSION_CAUSE,
@@ -138,14 +139,14 @@ pub const READ_RETRY_RETH: Rule = Rule {
     citation: "§9.7.5.1.1; P-04",
 };
 
-/// Why a requester may retransmit.
+/// Causes of retransmissions.
 pub const RETRANSMISSION_CAUSE: Rule = Rule {
     id: "retransmission-cause",
     text: "A requester retransmits what is not acknowledged, after a NAK, an RNR NAK, a missing response or a timeout.",
     citation: "C9-140; §9.7.6.1.3",
 };
 
-/// Where a retransmission starts.
+/// Start of a retransmission.
 pub const RETRANSMISSION_START: Rule = Rule {
     id: "retransmission-start",
     text: "A requester goes back to the PSN of the NAK, or to its oldest unacknowledged PSN, and goes on from there in order.",

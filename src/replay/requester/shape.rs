@@ -1,11 +1,11 @@
-//! What a request packet must look like by itself: version, padding, payload, flags.
+//! Shape of a request packet by itself: version, padding, payload, flags.
 
 use super::rules;
 use crate::observe::mtu::MTUS;
 use crate::replay::Rule;
 use crate::wire::{Operation, Packet, PayloadRule, Position};
 
-/// How a packet breaks a rule.
+/// A broken rule.
 #[derive(Clone, Debug)]
 pub(in crate::replay) struct Break {
     pub(in crate::replay) rule: &'static Rule,
@@ -30,7 +30,7 @@ impl Break {
 /// The longest message.
 const MESSAGE_MAX: u32 = 1 << 31;
 
-/// How a packet breaks a rule by itself, at a path MTU of `mtu` bytes where that is known.
+/// Checks a packet by itself, at a path MTU of `mtu` bytes where that is known.
 pub(in crate::replay) fn check(packet: &Packet<'_>, mtu: Option<u32>) -> Option<Break> {
     let version = packet.bth().tver().get();
     if version != 0 {
@@ -65,7 +65,8 @@ fn payload_len(packet: &Packet<'_>) -> u32 {
 fn check_pad(packet: &Packet<'_>) -> Option<Break> {
     let info = packet.info()?;
     let (payload, pad) = (payload_len(packet), u32::from(packet.pad_len()));
-    // A pad count that is wrong by itself moves the end of the payload: where the headers say how long that is, they tell.
+    // A pad count that is wrong by itself moves the end of the payload: where the headers say how
+    // long that is, they tell.
     let told = match info.payload {
         PayloadRule::Exactly(len) => u32::try_from(len).ok(),
         _ if info.position == Position::Only => packet.reth().map(|reth| reth.dma_len()),
@@ -146,7 +147,8 @@ fn check_solicited(packet: &Packet<'_>) -> Option<Break> {
     Some(wrong)
 }
 
-/// A digest of all that a retransmission must repeat. MigReq, AckReq and what the ICRC does not cover may change.
+/// A digest of all that a retransmission must repeat. MigReq, AckReq and what the ICRC does not
+/// cover may change.
 pub(super) fn digest(packet: &[u8]) -> u64 {
     let (head, rest) = packet.split_at(packet.len().min(12));
     let mut bth = [0; 12];
@@ -161,14 +163,20 @@ pub(super) fn digest(packet: &[u8]) -> u64 {
     hash(hash(0, &bth), rest)
 }
 
-/// A digest of bytes, and of what `start` is the digest of.
+/// A digest of bytes, and of what `start` is the digest of. Four lanes, since each step waits for
+/// the one before.
 pub(in crate::replay) fn hash(start: u64, bytes: &[u8]) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let fold = |hash: u64, word: u64| (hash ^ word).wrapping_mul(FACTOR).rotate_left(29);
-    let mut words = bytes.chunks_exact(8);
-    let mut hash = fold(start, bytes.len() as u64);
-    for word in &mut words {
-        hash = fold(hash, u64::from_le_bytes(word.try_into().unwrap_or_default()));
+    let (words, rest) = bytes.as_chunks::<8>();
+    let (rows, last) = words.as_chunks::<4>();
+    let mut lanes = [fold(start, bytes.len() as u64), 1, 2, 3];
+    for row in rows {
+        for (lane, word) in lanes.iter_mut().zip(row) {
+            *lane = fold(*lane, u64::from_le_bytes(*word));
+        }
     }
-    words.remainder().iter().fold(hash, |hash, &byte| fold(hash, byte.into()))
+    let last = last.iter().map(|word| u64::from_le_bytes(*word));
+    let rest = rest.iter().map(|&byte| u64::from(byte));
+    lanes.into_iter().chain(last).chain(rest).fold(0, fold)
 }

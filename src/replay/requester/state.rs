@@ -1,20 +1,21 @@
-//! What is known of one requester from the packets captured so far.
+//! State of one requester as the packets captured so far show it.
 
 use std::collections::VecDeque;
 
 use super::limits::{HISTORY_MAX, REACTION_NANOS, RECORDS_MAX, TIMEOUT_LEAST_NANOS};
 use super::params::Params;
 use super::record::Record;
-use super::shape::Break;
+use super::shape::{Break, hash};
 use crate::analysis::PacketFacts;
 use crate::observe::sequence::PsnSpace;
 use crate::observe::transmissions::{Spanning, Transmissions};
-use crate::wire::{Gid, Opcode, PKey, Psn};
+use crate::replay::Survey;
+use crate::wire::{Opcode, PKey, Psn};
 
 /// A NAK with the code PSN sequence error, or a response behind one that is missing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trigger {
-    /// Where the requester goes back to: the first and the last sequence number that it may begin with.
+    /// First and last sequence number that the requester may go back to.
     pub(super) from: u64,
     pub(super) until: u64,
     pub(super) time: u64,
@@ -43,81 +44,95 @@ pub(super) struct Pending {
     pub(super) bytes: Vec<u8>,
 }
 
-/// How far the responder lets the requester go.
+/// Limit that the responder sets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Credits {
-    /// How much the responder's count of messages is ahead of the one kept here.
+    /// Difference of the responder's count of messages and the one kept here.
     pub(super) offset: Option<u32>,
     /// The last message that may be begun, by the count kept here.
     pub(super) limit: Option<u32>,
-    /// When the responder first told of a limit.
+    /// Time when the responder first told of a limit.
     pub(super) since: u64,
     /// The responder does not count, or its counts contradict each other.
     pub(super) is_unlimited: bool,
 }
 
-/// Where a requester is relative to the capture point.
-#[derive(Clone, Copy, Debug)]
+/// Place of a requester relative to the capture point.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Place {
-    pub(super) source: Gid,
-    pub(super) destination: Gid,
-    /// The host at which the capture was taken, if that is known.
-    point: Option<Gid>,
+    /// Digest of its address and the responder's, to tell which requesters have the same two.
+    pub(super) hosts: u64,
+    /// The capture was taken at the requester.
+    is_local: bool,
+    /// The capture was taken at the requester or the responder.
+    is_at_end: bool,
 }
 
 impl Place {
-    pub(super) fn of(packet: &PacketFacts, point: Option<Gid>) -> Self {
-        Self { source: packet.source, destination: packet.destination, point }
+    pub(super) fn of(packet: &PacketFacts, survey: &Survey) -> Self {
+        let ends = [packet.source, packet.destination];
+        Self {
+            hosts: ends.iter().fold(0, |digest, end| hash(digest, &end.0)),
+            is_local: survey.point == Some(packet.source),
+            is_at_end: survey.point.is_some_and(|point| ends.contains(&point)),
+        }
     }
 }
 
 /// The state of one requester.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Requester {
     pub(super) params: Params,
     pub(super) place: Place,
+    pub(super) last_used: u64,
     pub(super) space: PsnSpace,
     /// The first sequence number that belongs to what was captured.
     pub(super) first: u64,
     /// Behind the highest sequence number that the responder acknowledged in any way.
     pub(super) acknowledged: u64,
-    /// The same without what a response acknowledged behind a missing response to a READ or ATOMIC: a requester may count
-    /// that or not.
+    /// `acknowledged` without what a response acknowledged behind a missing response to a READ or
+    /// ATOMIC: a requester may count that or not.
     pub(super) counted: u64,
-    /// The first sequence number that the requester cannot take as done: before it all is acknowledged and answered.
+    /// The first sequence number that the requester cannot take as done: before it all is
+    /// acknowledged and answered.
     pub(super) una: u64,
-    /// The same by `counted`.
+    /// `una` by `counted`.
     sure: u64,
-    /// Advances of `sure` that are so recent that the requester may not know of them: time and the value before.
+    /// Advances of `sure` that are so recent that the requester may not know of them: time and the
+    /// value before.
     recent: VecDeque<(u64, u64)>,
     /// The frame of the response that advanced `una` last.
     pub(super) progress: (u64, u64),
     pub(super) records: Transmissions<Record>,
-    /// How many acknowledged records it may keep, and how many in all.
+    /// Maximum number of acknowledged records, and of all records.
     pub(super) history_max: usize,
     pub(super) records_max: usize,
+    /// Whether the bytes of pending packets are kept.
+    pub(super) keeps_bytes: bool,
     /// Records before this sequence number were forgotten.
     pub(super) forgotten: u64,
     pub(super) pkey: Option<PKey>,
     pub(super) pending: VecDeque<Pending>,
     /// Gaps that were seen, and packets that came later than ones behind them.
     pub(super) gaps: u32,
-    /// How often the requester went back; where to, and what it sends next if it goes on from there.
+    /// Number of times that the requester went back; where to, and what it sends next if it goes
+    /// on from there.
     pub(super) pass: u32,
     pub(super) pass_start: u64,
     pub(super) pass_time: u64,
     pub(super) cursor: u64,
     pub(super) nak: Option<Trigger>,
-    /// The last NAK of what is acknowledged by now: the requester may react to it before it handles the ACK.
-    pub(super) past_nak: Option<Trigger>,
+    /// The last NAK of what is acknowledged by now: the requester may react to it before it handles
+    /// the ACK.
+    pub(super) settled_nak: Option<Trigger>,
     pub(super) implied: Option<Trigger>,
-    /// The last missing response that came after all. What passed it counts nothing, so the requester may still go back to
-    /// the first request that no response counts.
-    pub(super) past_implied: Option<Trigger>,
+    /// The last missing response that came after all. What passed it counts nothing, so the
+    /// requester may still go back to the first request that no response counts.
+    pub(super) settled_implied: Option<Trigger>,
     pub(super) rnr: Option<Rnr>,
     /// The last RNR NAK of what is acknowledged by now.
-    pub(super) past_rnr: Option<Rnr>,
-    /// How often it went back without progress, and from where.
+    pub(super) settled_rnr: Option<Rnr>,
+    /// Number of times that it went back without progress, and from where.
     pub(super) attempts: u32,
     pub(super) rnr_attempts: u32,
     pub(super) attempts_una: u64,
@@ -135,7 +150,7 @@ pub(super) struct Requester {
     pub(super) credits: Credits,
 }
 
-/// How many recent advances are remembered.
+/// Maximum number of recent advances.
 const RECENT_MAX: usize = 256;
 
 impl Requester {
@@ -143,54 +158,21 @@ impl Requester {
         Self {
             params,
             place,
-            space: PsnSpace::default(),
-            first: 0,
-            acknowledged: 0,
-            counted: 0,
-            una: 0,
-            sure: 0,
-            recent: VecDeque::new(),
-            progress: (0, 0),
-            records: Transmissions::default(),
             history_max: HISTORY_MAX,
             records_max: RECORDS_MAX,
-            forgotten: 0,
-            pkey: None,
-            pending: VecDeque::new(),
-            gaps: 0,
-            pass: 0,
-            pass_start: 0,
-            pass_time: 0,
-            cursor: 0,
-            nak: None,
-            past_nak: None,
-            implied: None,
-            past_implied: None,
-            rnr: None,
-            past_rnr: None,
-            attempts: 0,
-            rnr_attempts: 0,
-            attempts_una: 0,
-            attempts_start: 0,
-            failed: None,
-            waited: 0,
-            unanswered: 0,
-            reads: 0,
-            messages: 0,
-            without_receive: 0,
-            credits: Credits::default(),
+            ..Self::default()
         }
     }
 
     /// Whether the capture was taken at the requester.
     pub(super) fn is_local(&self) -> bool {
-        self.place.point == Some(self.place.source)
+        self.place.is_local
     }
 
-    /// Whether the capture has all responses that can have reached the requester: it was taken at one of the ends.
+    /// Whether the capture has all responses that can have reached the requester: it was taken at
+    /// one of the ends.
     pub(super) fn has_all_responses(&self) -> bool {
-        let ends = [self.place.source, self.place.destination];
-        self.place.point.is_some_and(|point| ends.contains(&point))
+        self.place.is_at_end
     }
 
     /// Whether a PSN is so far from all that was sent lately that it cannot belong to it.
@@ -229,26 +211,28 @@ impl Requester {
         first.map_or(self.sure, |&(_, before)| before)
     }
 
-    /// Whether a request is the first that no response counts, so that a requester begins with it that was told to go back, and
-    /// then that what it was told to go back to is done.
+    /// Whether a request is the first that no response counts, so that a requester begins with it
+    /// that was told to go back, and then that what it was told to go back to is done.
     fn is_start(&self, sequence: u64, record: &Record) -> bool {
         sequence <= self.sure || (record.sequence..record.end()).contains(&self.sure)
     }
 
-    /// Whether the requester goes back to a request because of a NAK, or a missing response, of what is done by now.
-    pub(super) fn is_behind_past(&self, sequence: u64, record: &Record, now: u64) -> bool {
+    /// Whether the requester goes back to a request because of a NAK, or a missing response, of
+    /// what is done by now.
+    pub(super) fn has_settled_cause(&self, sequence: u64, record: &Record, now: u64) -> bool {
         let is_cause = |it: &Trigger| {
             now <= it.time.saturating_add(REACTION_NANOS)
                 && it.from <= sequence
                 && record.time <= it.time
         };
         self.is_start(sequence, record)
-            && [self.past_nak, self.past_implied].iter().flatten().any(is_cause)
+            && [self.settled_nak, self.settled_implied].iter().flatten().any(is_cause)
     }
 
-    /// The RNR NAK of what is done by now, whose timer the requester may wait for before it goes on with a request.
-    pub(super) fn past_rnr_of(&self, sequence: u64, record: &Record) -> Option<Rnr> {
-        self.past_rnr.filter(|rnr| {
+    /// The RNR NAK of what is done by now, whose timer the requester may wait for before it goes on
+    /// with a request.
+    pub(super) fn settled_rnr_of(&self, sequence: u64, record: &Record) -> Option<Rnr> {
+        self.settled_rnr.filter(|rnr| {
             self.is_start(sequence, record) && rnr.sequence <= sequence && record.time <= rnr.time
         })
     }
@@ -276,12 +260,12 @@ impl Requester {
         self.una = una;
         self.progress = (now, frame);
         // A trigger that lies behind is served, however that came.
-        self.past_nak = self.nak.filter(|trigger| trigger.until < una).or(self.past_nak);
+        self.settled_nak = self.nak.filter(|trigger| trigger.until < una).or(self.settled_nak);
         self.nak = self.nak.filter(|trigger| trigger.until >= una);
-        self.past_implied =
-            self.implied.filter(|trigger| trigger.until < una).or(self.past_implied);
+        self.settled_implied =
+            self.implied.filter(|trigger| trigger.until < una).or(self.settled_implied);
         self.implied = self.implied.filter(|trigger| trigger.until >= una);
-        self.past_rnr = self.rnr.filter(|rnr| rnr.sequence < una).or(self.past_rnr);
+        self.settled_rnr = self.rnr.filter(|rnr| rnr.sequence < una).or(self.settled_rnr);
         self.rnr = self.rnr.filter(|rnr| rnr.sequence >= una);
     }
 
@@ -332,5 +316,5 @@ impl Requester {
     }
 }
 
-/// What comes of the checks of a packet: what cannot be decided, or how it breaks a rule.
+/// Result of the checks of a packet: what cannot be decided, or how it breaks a rule.
 pub(super) type Checked = Result<Option<crate::replay::Undecided>, Break>;

@@ -1,5 +1,5 @@
-//! What is known more if the capture was made at the responder: every captured request arrived, in this order, and every
-//! answer was captured.
+//! Arrivals at the responder, if the capture was made there: every captured request arrived, in
+//! this order, and every answer was captured.
 
 use std::collections::VecDeque;
 
@@ -30,13 +30,15 @@ pub(super) struct Arrivals {
     is_refused: bool,
     /// Gaps that were not reported yet.
     gaps: VecDeque<Gap>,
-    /// Whether it answered anything.
+    /// Whether it is known what it expects: it answered anything, or its first request was
+    /// captured.
     is_alive: bool,
 }
 
 impl Arrivals {
-    /// A request arrives.
-    pub(super) fn request(&mut self, seq: u64, span: u64, frame: u64) {
+    /// A request arrives. With `is_first` it is the one with which the connection begins.
+    pub(super) fn request(&mut self, seq: u64, span: u64, frame: u64, is_first: bool) {
+        self.is_alive |= is_first && self.expected.is_none();
         let expected = *self.expected.get_or_insert(seq);
         if seq > expected && !self.is_refused {
             self.is_refused = true;
@@ -51,7 +53,8 @@ impl Arrivals {
         }
     }
 
-    /// A sequence NAK names the sequence number that it expects. Whether it had arrived, without a gap before.
+    /// A sequence NAK names the sequence number that it expects. Whether it had arrived, without a
+    /// gap before.
     pub(super) fn reported(&mut self, seq: u64) -> bool {
         if !core::mem::replace(&mut self.is_alive, true) {
             // Where the connection stood at first, only this tells.
@@ -70,7 +73,8 @@ impl Arrivals {
         has_arrived
     }
 
-    /// A request was refused, for good or for lack of a receive: what arrived behind it was dropped.
+    /// A request was refused, for good or for lack of a receive: what arrived behind it was
+    /// dropped.
     pub(super) fn refused(&mut self, seq: u64) {
         self.is_alive = true;
         self.gaps.retain(|gap| gap.seq < seq);

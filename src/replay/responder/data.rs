@@ -1,15 +1,16 @@
 //! READ responses and ATOMIC acknowledgements.
 
 use super::World;
-use super::answers::{AGREED, Captured, undecided, with_msn};
-use super::reply::{Reply, as_rc};
+use super::answers::{AGREED, Captured, undecided};
+use super::msn::with_msn;
+use super::reply::Reply;
 use super::rules;
-use super::track::{Asked, Stream, Suspect, Track};
+use super::track::{Asked, Suspect, Track};
 use crate::observe::sequence::psn_of;
-use crate::replay::limits::SKIP_MAX;
 use crate::replay::memory::{By, Found, Location};
 use crate::replay::verdict::{Difference, Undecided, Verdict};
-use crate::wire::{Operation, Packet, Position};
+use crate::wire::aeth::{Answer, Credits};
+use crate::wire::{Headers, Opcode, Operation, Packet, Position};
 
 impl Track {
     /// A READ response or ATOMIC acknowledgement.
@@ -31,8 +32,7 @@ impl Track {
         let Some(index) = self.asked.iter().rposition(|asked| asked.covers(it.seq)) else {
             return self.judge_unasked(it, is_first);
         };
-        let reply = self.engine_reply(it, world);
-        if let Some(verdict) = self.check_shape(it, index, reply) {
+        if let Some(verdict) = self.check_shape(it, index) {
             return Some(verdict);
         }
         let asked = self.asked.get_mut(index)?;
@@ -40,7 +40,8 @@ impl Track {
         self.copies += u32::from(it.seq < asked.next && asked.repeats == 0);
         asked.next = asked.next.max(it.seq + 1);
         asked.is_repeat_answered = true;
-        // Of each request come responses once: if there are more, the first ones were passed by an acknowledgement.
+        // Of each request come responses once: if there are more, the first ones were passed by an
+        // acknowledgement.
         asked.answers += u32::from(asked.passed.is_some() && it.seq == asked.request.seq);
         let passed = asked.passed.filter(|_| asked.answers > asked.repeats);
         if passed.is_some() {
@@ -76,7 +77,7 @@ impl Track {
             let (captured, expected, frames) = (None, None, vec![frame, it.frame]);
             let rule = &rules::RESPONSE_ORDER;
             let difference = Difference { rule, found, captured, expected, frames };
-            self.late.push(self.step(passed, Verdict::Different(Box::new(difference))));
+            world.late.push(self.step(passed, Verdict::Different(Box::new(difference))));
         }
         AGREED
     }
@@ -96,65 +97,15 @@ impl Track {
         Some(it.differs(rule, found, None, &[]))
     }
 
-    /// What the engine answers in the place of a captured response.
-    fn engine_reply(&mut self, it: &Captured<'_>, world: &mut World) -> Option<Reply> {
-        let begins = it.info.position.begins();
-        let in_stream = self.stream.is_some_and(|stream| {
-            (stream.next..stream.end).contains(&it.seq)
-                && it.seq - stream.next <= SKIP_MAX
-                && (!begins || stream.next == it.seq && stream.is_start)
-        });
-        if !in_stream {
-            // A duplicate is answered.
-            let again = self.duplicates.iter().find(|again| begins && again.seq == it.seq)?.clone();
-            self.skip_stream(world);
-            let target = self.target.as_mut()?;
-            target.feed(&again.request(), true, &mut world.scratch);
-            let reply = target.answer(&mut world.scratch);
-            reply?;
-            let (next, end) = (again.seq, again.end());
-            self.stream = Some(Stream { next, end, reply, is_start: true });
-        }
-        let stream = self.stream.as_mut()?;
-        loop {
-            let reply = match stream.reply.take() {
-                Some(reply) => reply,
-                None => self.target.as_mut()?.answer(&mut world.scratch)?,
-            };
-            stream.next += 1;
-            stream.is_start = false;
-            if stream.next > it.seq {
-                if stream.next >= stream.end {
-                    self.stream = None;
-                }
-                return Some(reply);
-            }
-        }
-    }
-
     /// Opcode and length of a READ response or ATOMIC acknowledgement.
-    fn check_shape(
-        &self,
-        it: &Captured<'_>,
-        index: usize,
-        reply: Option<Reply>,
-    ) -> Option<Verdict> {
+    fn check_shape(&self, it: &Captured<'_>, index: usize) -> Option<Verdict> {
         let asked = self.asked.get(index)?;
         let frame = asked.request.frame;
-        let (opcode, payload) = (as_rc(it.info.opcode), it.input.facts.payload_len);
-        if let Some(reply) = reply
-            && (reply.info.opcode, reply.payload_len, reply.psn)
-                == (opcode, payload, it.input.facts.psn)
-        {
-            return None;
-        }
-        let expected = reply.map(|reply| {
-            let zeros = vec![0; reply.payload_len as usize];
-            reply.packet(it.dest(), self.pkey, self.msn_offset, &zeros, None)
-        });
+        let payload = it.input.facts.payload_len;
+        let expected = || self.right_response(asked, it);
         if asked.is_atomic() != (it.info.operation == Operation::AtomicAcknowledge) {
             let found = format!("{} answers {}", it.info.name, asked.request.info.name);
-            return Some(it.differs(&rules::RESPONSE_KIND, found, expected, &[frame]));
+            return Some(it.differs(&rules::RESPONSE_KIND, found, expected(), &[frame]));
         }
         if asked.is_atomic() {
             return None;
@@ -169,31 +120,48 @@ impl Track {
             }
             let nth = it.seq - asked.request.seq + 1;
             let found = format!("{} is response {nth} of {}", it.info.name, asked.request.span);
-            return Some(it.differs(&rules::READ_OPCODE, found, expected, &[frame]));
+            return Some(it.differs(&rules::READ_OPCODE, found, expected(), &[frame]));
         }
         let due = self.due(asked, it.seq);
         if u64::from(payload) != due {
             let found = format!("{payload} bytes of payload, expected {due}");
-            return Some(it.differs(&rules::READ_LENGTH, found, expected, &[frame]));
+            return Some(it.differs(&rules::READ_LENGTH, found, expected(), &[frame]));
         }
         None
     }
 
-    /// Where the answers begin that a response with this sequence number may be in: the READ's own, and those to its
-    /// duplicates.
+    /// Returns a response that would be right in the place of a captured one, with zeros for data.
+    fn right_response(&self, asked: &Asked, it: &Captured<'_>) -> Option<Vec<u8>> {
+        let opcode = match (asked.is_atomic(), position(asked, asked.request.seq, it.seq)) {
+            (true, _) => Opcode::RC_ATOMIC_ACKNOWLEDGE,
+            (_, Position::Only) => Opcode::RC_RDMA_READ_RESPONSE_ONLY,
+            (_, Position::First) => Opcode::RC_RDMA_READ_RESPONSE_FIRST,
+            (_, Position::Middle) => Opcode::RC_RDMA_READ_RESPONSE_MIDDLE,
+            (_, Position::Last) => Opcode::RC_RDMA_READ_RESPONSE_LAST,
+        };
+        let info = opcode.info()?;
+        let syndrome = Answer::Ack(Credits::UNLIMITED).into();
+        let aeth = info.headers.contains(Headers::AETH).then_some((syndrome, asked.msn));
+        let payload_len = u32::try_from(self.due(asked, it.seq)).ok()?;
+        let reply = Reply { info, psn: psn_of(it.seq), aeth, payload_len };
+        Some(reply.packet(it.dest(), self.pkey, 0, &vec![0; payload_len as usize]))
+    }
+
+    /// Returns the starts of the answers that a response with this sequence number may be in:
+    /// the READ's own, and those to its duplicates.
     fn starts(&self, asked: &Asked, seq: u64) -> impl Iterator<Item = u64> {
         let first = asked.request.seq;
         let again = self.duplicates.iter().map(|again| again.seq);
         core::iter::once(first).chain(again).filter(move |start| (first..=seq).contains(start))
     }
 
-    /// How many bytes of payload the response with this sequence number has.
+    /// Returns the bytes of payload of the response with this sequence number.
     fn due(&self, asked: &Asked, seq: u64) -> u64 {
         let length = match asked.request.reth() {
             Some((.., length)) if asked.is_read() => u64::from(length),
             _ => 0,
         };
-        let mtu = self.mtu.bytes() as u64;
+        let mtu = u64::from(self.mtu_bytes());
         let offset = (seq - asked.request.seq) * mtu;
         length.saturating_sub(offset).min(mtu)
     }
@@ -208,7 +176,7 @@ impl Track {
         if it.info.operation == Operation::AtomicAcknowledge {
             return self.check_original(it, index, world);
         }
-        let mtu = self.mtu.bytes() as u64;
+        let mtu = u64::from(self.mtu_bytes());
         let asked = self.asked.get(index)?;
         let (address, rkey, length) = asked.request.reth().filter(|_| asked.is_read())?;
         if length == 0 || world.program_writes {
@@ -243,7 +211,7 @@ impl Track {
             return None;
         }
         let (start, end) = (at.address, at.address.saturating_add(packet.payload().len() as u64));
-        self.suspect = Some(Suspect { at, start, end });
+        world.suspect = Some(Suspect { at, start, end });
         let byte = packet.payload().get(offset).copied().unwrap_or_default();
         let place = at.address.wrapping_add(offset as u64);
         let found = format!("byte {byte:#04x} at {place:#x}, which is known to be {expected:#04x}");
@@ -296,7 +264,7 @@ impl Track {
             return None;
         }
         let (start, end) = (address, address.saturating_add(8));
-        self.suspect = Some(Suspect { at, start, end });
+        world.suspect = Some(Suspect { at, start, end });
         let found = format!("original value {original:#x}, expected {expected:#x}");
         let mut right = it.packet.to_vec();
         if let Some(place) = right.get_mut(16..24) {
@@ -306,7 +274,7 @@ impl Track {
     }
 }
 
-/// What an ATOMIC leaves in memory.
+/// Returns the value that an ATOMIC leaves in memory.
 pub(super) fn atomic_result(is_swap: bool, original: u64, swap_or_add: u64, compare: u64) -> u64 {
     match (is_swap, original == compare) {
         (true, true) => swap_or_add,

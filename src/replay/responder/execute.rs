@@ -1,14 +1,12 @@
-//! What requests do that were executed: to the engine, to memory, to what is known of keys.
+//! Execution of requests: by the engine, in memory, for what is known of keys.
 
 use super::World;
 use super::data::atomic_result;
 use super::pending::Pending;
-use super::reply::Reply;
 use super::rules;
-use super::track::{Advance, Asked, Complaint, Stream, Track};
-use crate::observe::sequence::psn_of;
+use super::track::{Advance, Asked, Complaint, Track};
 use crate::replay::keys::Attempt;
-use crate::replay::limits::{ASKED_MAX, MSN_HISTORY_MAX, SKIP_MAX};
+use crate::replay::limits::{ASKED_MAX, CROWDED_ITEMS_MAX, MSN_HISTORY_MAX};
 use crate::replay::memory::{By, Location};
 use crate::replay::verdict::Undecided;
 use crate::verbs::Access;
@@ -36,16 +34,13 @@ impl Track {
             || request.is_disputed
             || self.in_message && !request.info.position.begins()
         {
-            // How many responses it has was not captured, or which of several requests it was is not known, or the
-            // beginning of its message was not captured.
+            // How many responses it has was not captured, or which of several requests it was is
+            // not known, or the beginning of its message was not captured.
             self.forget(Undecided::MissingPackets, world);
             return Some(Advance::Missing(request.seq));
         }
         self.in_message = false;
-        self.skip_stream(world);
-        let target = self.target.as_mut()?;
-        target.feed(&request.request(), true, &mut world.scratch);
-        let Some(reply) = target.answer(&mut world.scratch) else {
+        let Some(reply) = self.run(&request, true, world) else {
             // The engine keeps no more answers. It cannot be, since all are taken.
             self.forget(Undecided::Unsupported, world);
             return Some(Advance::Missing(request.seq));
@@ -55,7 +50,8 @@ impl Track {
         };
         let msn = msn.plus(self.msn_offset);
         if msn != self.msn {
-            if self.history.len() >= MSN_HISTORY_MAX {
+            let most = if world.is_crowded() { CROWDED_ITEMS_MAX } else { MSN_HISTORY_MAX };
+            while self.history.len() >= most {
                 self.history.pop_front();
             }
             self.history.push_back((request.seq, msn.get()));
@@ -64,12 +60,12 @@ impl Track {
         self.is_message_open = !request.info.position.ends();
         self.is_last_repeated = request.transmissions > 1;
         (self.reported, self.rnrs) = (None, 0);
-        self.apply(request, reply, frame, world);
+        self.apply(request, frame, world);
         None
     }
 
-    /// What an executed request does beside being answered.
-    fn apply(&mut self, mut request: Pending, reply: Reply, frame: u64, world: &mut World) {
+    /// Applies the effects of an executed request.
+    fn apply(&mut self, mut request: Pending, frame: u64, world: &mut World) {
         let operation = request.info.operation;
         if request.info.receive.takes() {
             self.credits = self.credits.map(|credits| credits - 1);
@@ -84,16 +80,15 @@ impl Track {
             }
         }
         if matches!(operation, Operation::Write | Operation::AtomicWrite) {
-            world.pending_bytes = world.pending_bytes.saturating_sub(request.payload_bytes());
+            world.release(request.payload_bytes());
             let payload = request.payload.take();
             self.write(&request, payload.as_deref(), frame, world);
         }
         let expected = self.execute_atomic(&request, frame, world);
         if operation.response().is_own() {
-            let (next, end) = (request.seq, request.end());
-            let (reply, is_start) = (Some(reply), true);
-            self.stream = Some(Stream { next, end, reply, is_start });
-            if self.asked.len() >= ASKED_MAX {
+            let next = request.seq;
+            let most = if world.is_crowded() { CROWDED_ITEMS_MAX } else { ASKED_MAX };
+            while self.asked.len() >= most {
                 self.asked.pop_front();
                 self.forgot_asked = true;
             }
@@ -114,12 +109,13 @@ impl Track {
         }
     }
 
-    /// This responder executed a request, at `frame` at the latest.
+    /// Returns the access of a request that this responder executed at `frame` at the latest.
     pub(super) fn by(&self, request: &Pending, frame: u64) -> By {
         By { responder: self.id, since: request.frame, until: frame }
     }
 
-    /// An ATOMIC changes memory. Returns what it must return, if that is known, and since which frame.
+    /// An ATOMIC changes memory. Returns what it must return, if that is known, and since which
+    /// frame.
     fn execute_atomic(
         &mut self,
         request: &Pending,
@@ -162,7 +158,7 @@ impl Track {
         let quiet_since = world.memory.last_activity(self.host);
         if let Some(contradiction) = world.keys.granted(attempt, quiet_since) {
             let frames = [contradiction.frame, Some(request.frame)].into_iter().flatten();
-            self.complaint = Some(Complaint {
+            world.complaint = Some(Complaint {
                 rule: &rules::ACCESS_ACCEPTED,
                 found: contradiction.text,
                 frames: frames.collect(),
@@ -185,22 +181,5 @@ impl Track {
         self.last_write = request.seq;
         let by = self.by(request, frame);
         world.memory.write(at, request.payload_len as usize, payload, by);
-    }
-
-    /// Passes over the rest of the answer to a READ.
-    pub(super) fn skip_stream(&mut self, world: &mut World) {
-        let Some(stream) = self.stream.take() else { return };
-        let Some(target) = &mut self.target else { return };
-        let first = stream.next + u64::from(stream.reply.is_some());
-        if stream.end.saturating_sub(first) > SKIP_MAX {
-            target.reset(psn_of(self.epsn));
-            self.msn_offset = self.msn.get();
-            return;
-        }
-        for _ in first..stream.end {
-            if target.answer(&mut world.scratch).is_none() {
-                break;
-            }
-        }
     }
 }

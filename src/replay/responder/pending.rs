@@ -12,19 +12,20 @@ const HEADERS_MAX: usize = 60;
 /// A request packet.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
-    /// Its sequence number, unwrapped.
+    /// Sequence number, unwrapped.
     pub(super) seq: u64,
-    /// How many sequence numbers it takes.
+    /// Number of sequence numbers that it takes.
     pub(super) span: u64,
-    /// Its frame, the first time it was captured, and the last time.
+    /// Frame of the first transmission that was captured, and of the last.
     pub(super) frame: u64,
     pub(super) last_frame: u64,
     pub(super) time: Instant,
-    /// How often it was captured.
+    /// Number of transmissions that were captured.
     pub(super) transmissions: u32,
     /// Whether it is a READ of which it is not known how many responses it has.
     pub(super) is_unsized: bool,
-    /// Whether different requests came with its sequence number, so that it is not known which was executed.
+    /// Whether different requests came with its sequence number, so that it is not known which was
+    /// executed.
     pub(super) is_disputed: bool,
     /// Whether any transmission asks for an acknowledgement.
     pub(super) ack_request: bool,
@@ -32,9 +33,9 @@ pub(super) struct Pending {
     headers: [u8; HEADERS_MAX],
     headers_len: u8,
     pub(super) payload_len: u32,
-    /// Where a WRITE packet writes: address and key, if its message's beginning was captured.
+    /// Address and key to which a WRITE packet writes, if its message's beginning was captured.
     pub(super) place: Option<(u64, u32)>,
-    /// What a WRITE writes, if it was captured whole and there was room for it.
+    /// Payload of a WRITE, if it was captured whole and there was room for it.
     pub(super) payload: Option<Box<[u8]>>,
 }
 
@@ -82,7 +83,7 @@ impl Pending {
         self.payload.as_ref().map_or(0, |payload| payload.len())
     }
 
-    /// The same without its payload.
+    /// Returns a copy without payload.
     pub(super) fn without_payload(&self) -> Self {
         Self { payload: None, ..*self }
     }
@@ -147,20 +148,22 @@ pub(super) struct PendingQueue {
     queue: VecDeque<Pending>,
 }
 
-/// What became of a request that was added.
+/// Result of adding a request.
 #[derive(Debug)]
 pub(super) enum Added {
-    /// It was new.
+    /// A new one.
     New,
-    /// It was there, and was counted.
+    /// A known one, which was counted.
     Again,
-    /// Another request had its sequence number, and was dropped by the responder. So many bytes of payload it held.
+    /// One in the place of another that the responder dropped, which held so many bytes of
+    /// payload.
     Instead(usize),
-    /// It asks for a part of a READ that is there.
+    /// A part of a known READ.
     Part,
 }
 
-/// What a NAK tells that the responder dropped: what came before this frame, from this sequence number on.
+/// Requests that a NAK says the responder dropped: before this frame, from this sequence number
+/// on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dropped {
     pub(super) from: u64,
@@ -176,7 +179,8 @@ impl PendingQueue {
         self.queue.front()
     }
 
-    /// The last one, if it is a READ of which it is not known how many responses it has, and may have this sequence number.
+    /// The last one, if it is a READ of which it is not known how many responses it has, and may
+    /// have this sequence number.
     pub(super) fn unsized_until(&self, seq: u64) -> bool {
         self.queue.back().filter(|last| last.is_unsized).is_some_and(|last| {
             let length = last.reth().map_or(0, |(.., length)| u64::from(length));

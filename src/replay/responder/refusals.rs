@@ -4,7 +4,7 @@ use super::World;
 use super::answers::{AGREED, Captured, undecided};
 use super::pending::Pending;
 use super::rules;
-use super::track::{State, Track};
+use super::track::{Complaint, State, Track};
 use crate::observe::sequence::psn_of;
 use crate::replay::Rule;
 use crate::replay::verdict::{Undecided, Verdict};
@@ -27,8 +27,8 @@ impl Track {
         Some(it.differs(&rules::NAK_PSN, found, None, &[]))
     }
 
-    /// A NAK that was there before: the network made a copy, or it is wrong. Copies of NAKs alone do not come from the
-    /// network if there are several.
+    /// A NAK that was there before: the network made a copy, or it is wrong. Copies of NAKs alone
+    /// do not come from the network if there are several.
     fn judge_repeated(
         &mut self,
         it: &Captured<'_>,
@@ -94,7 +94,7 @@ impl Track {
             return self.judge_stale(it, world);
         }
         if self.top.is_none_or(|top| it.seq + 1 >= top) {
-            return self.judge_unfounded(it);
+            return self.judge_unfounded(it, world);
         }
         if let Err(verdict) = self.catch_up(it.seq, it, world) {
             return verdict;
@@ -123,8 +123,9 @@ impl Track {
         self.check_msn(it, &[]).or(AGREED)
     }
 
-    /// A sequence NAK although nothing behind its PSN was captured: it has no cause, unless the capture misses that.
-    fn judge_unfounded(&mut self, it: &Captured<'_>) -> Option<Verdict> {
+    /// A sequence NAK although nothing behind its PSN was captured: it has no cause, unless the
+    /// capture misses that.
+    fn judge_unfounded(&mut self, it: &Captured<'_>, world: &World) -> Option<Verdict> {
         if self.reported.is_some_and(|(seq, _)| seq == it.seq) {
             return AGREED;
         }
@@ -141,7 +142,7 @@ impl Track {
         } else {
             format!("a sequence NAK for PSN {psn}, and nothing behind it was sent")
         };
-        self.wait_for(it.seq + 1, it.seq, rule, found, it)
+        self.wait_for((it.seq + 1, it.seq), rule, found, it, world)
     }
 
     /// A NAK that ends the connection.
@@ -175,7 +176,8 @@ impl Track {
             .front()
             .is_some_and(|front| front.info.operation == Operation::ReadRequest);
         if is_read && it.msn.is_some_and(|msn| self.counts_ahead(msn)) {
-            // Its memory may have been gone when it was answered, after later requests were executed.
+            // Its memory may have been gone when it was answered, after later requests were
+            // executed.
             return verdict.or(AGREED);
         }
         if is_read && it.msn.is_some_and(|msn| self.counts_missing(msn) && msn != self.msn) {
@@ -202,7 +204,7 @@ impl Track {
         if let Some(verdict) = self.compare_refusal(it, true, world) {
             return Some(verdict);
         }
-        if self.complaint.take().is_some() {
+        if world.complaint.take().is_some() {
             // The engine refused it as well.
             return None;
         }
@@ -250,12 +252,12 @@ impl Track {
         }
     }
 
-    fn has_unanswered(&self) -> bool {
+    pub(super) fn has_unanswered(&self) -> bool {
         self.asked.iter().any(|asked| asked.next < asked.request.end())
     }
 
-    /// Gives the engine the request that was refused, without a receive unless `receive`. The verdict if it refuses it
-    /// otherwise; a complaint is left if it refuses it in the same way.
+    /// Gives the engine the request that was refused, without a receive unless `receive`. The
+    /// verdict if it refuses it otherwise; a complaint is left if it refuses it in the same way.
     fn compare_refusal(
         &mut self,
         it: &Captured<'_>,
@@ -266,14 +268,16 @@ impl Track {
         if self.in_message && !request.info.position.begins() {
             return None;
         }
-        self.skip_stream(world);
-        let target = self.target.as_mut()?;
-        target.feed(&request.request(), receive, &mut world.scratch);
-        let reply = target.answer(&mut world.scratch)?;
+        let reply = self.run(&request, receive, world)?;
         let captured = it.input.facts.aeth?.0;
         let (expected, _) = reply.aeth?;
         if reply.is_positive() {
-            // It is a refusal for reasons that do not appear on the wire, or an answer that is too early.
+            // The engine executed what the device did not.
+            if let Some(target) = &mut self.target {
+                target.forget();
+            }
+            // It is a refusal for reasons that do not appear on the wire, or an answer that is too
+            // early.
             return None;
         }
         let same = match (expected.answer(), captured.answer()) {
@@ -283,14 +287,12 @@ impl Track {
         if same {
             let frames = vec![request.frame];
             let found = String::new();
-            self.complaint =
-                Some(super::track::Complaint { rule: &rules::NAK_CODE, found, frames });
-            if matches!(expected.answer(), Answer::RnrNak(_)) {
-                self.complaint = None;
-            }
+            let is_refusal = !matches!(expected.answer(), Answer::RnrNak(_));
+            let complaint = Complaint { rule: &rules::NAK_CODE, found, frames };
+            world.complaint = is_refusal.then_some(complaint);
             return None;
         }
-        let packet = reply.packet(it.dest(), self.pkey, self.msn_offset, &[], None);
+        let packet = reply.packet(it.dest(), self.pkey, self.msn_offset, &[]);
         let found = format!("syndrome {:#04x}, expected {:#04x}", captured.0, expected.0);
         Some(it.differs(&rules::NAK_CODE, found, Some(packet), &[request.frame]))
     }

@@ -2,8 +2,7 @@
 
 use crate::wire::aeth::{Answer, Syndrome};
 use crate::wire::{
-    AethRepr, AtomicAckEthRepr, Bits, BthRepr, Msn, Opcode, OpcodeInfo, Operation, PKey, Packet,
-    Psn, Qpn,
+    AethRepr, AtomicAckEthRepr, Bits, BthRepr, Msn, OpcodeInfo, Operation, PKey, Packet, Psn, Qpn,
 };
 
 /// An answer of the engine, without its payload.
@@ -16,7 +15,7 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// That of a packet.
+    /// Parses a packet.
     pub(super) fn parse(packet: &[u8]) -> Option<Self> {
         let packet = Packet::parse(packet).ok()?;
         let payload_len = u32::try_from(packet.payload_len()).ok()?;
@@ -29,14 +28,13 @@ impl Reply {
         self.aeth.is_none_or(|(syndrome, _)| matches!(syndrome.answer(), Answer::Ack(_)))
     }
 
-    /// It as a packet: to `dest`, with an MSN that counts `offset` more, and this payload or original value.
+    /// Returns the packet to `dest`, with an MSN that counts `offset` more, and this payload.
     pub(super) fn packet(
         &self,
         dest: Qpn,
         pkey: Option<PKey>,
         offset: u32,
         payload: &[u8],
-        original: Option<u64>,
     ) -> Vec<u8> {
         let bth = BthRepr::new(self.info.opcode, dest, self.psn);
         // Two bits: the rest does not count.
@@ -48,16 +46,10 @@ impl Reply {
             out.extend_from_slice(AethRepr { syndrome, msn }.emit().as_bytes());
         }
         if self.info.operation == Operation::AtomicAcknowledge {
-            let original = original.unwrap_or(0);
-            out.extend_from_slice(AtomicAckEthRepr { original }.emit().as_bytes());
+            out.extend_from_slice(AtomicAckEthRepr { original: 0 }.emit().as_bytes());
         }
         out.extend_from_slice(payload);
         out.resize(out.len().next_multiple_of(4), 0);
         out
     }
-}
-
-/// The opcode of RC for one of XRC.
-pub(super) fn as_rc(opcode: Opcode) -> Opcode {
-    Opcode(opcode.0 & 0x1f)
 }

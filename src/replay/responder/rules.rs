@@ -108,8 +108,8 @@ pub(super) fn is_about_memory(rule: &Rule) -> bool {
     [&READ_DATA, &ATOMIC_ORIGINAL].iter().any(|known| known.id == rule.id)
 }
 
-/// Whether a packet that the capture misses may be why a rule seems broken. What is wrong with a packet by itself is wrong
-/// whatever is missing.
+/// Whether a packet that the capture misses may be why a rule seems broken. What is wrong with a
+/// packet by itself is wrong whatever is missing.
 pub(in crate::replay) fn may_come_from_missing(rule: &Rule) -> bool {
     let by_itself = [
         &RESPONSE_PKEY,

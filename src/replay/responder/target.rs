@@ -1,9 +1,12 @@
-//! One queue pair in an engine that executes the requests that a captured responder executed.
+//! An engine that executes the requests that captured responders executed, each in a queue pair of
+//! its own.
 //!
-//! A capture shows no objects, so the queue pair has whatever a request needs: a receive for each message that takes
-//! one, and one region under whose key every access is granted. Whether the captured device had to grant it is the
-//! business of [`keys`](super::super::keys); what the bytes are that of [`memory`](super::super::memory). The region has no memory behind
-//! it. What the engine decides is the protocol: sequence, opcode order, lengths, segmentation, MSN, replays.
+//! A capture shows no objects, so a queue pair has whatever a request needs: a receive for each
+//! message that takes one, and one region under whose key every access is granted. Whether the
+//! captured device had to grant it is the business of [`keys`](super::super::keys); what the bytes
+//! are that of [`memory`](super::super::memory). The region has no memory behind it. What the
+//! engine decides is the protocol: opcode order, lengths, MSN. The engine gets only requests that
+//! are expected, and a READ asks for one response of it, so that every request has one answer.
 
 use super::reply::Reply;
 use crate::engine::{
@@ -16,9 +19,9 @@ use crate::verbs::{
     Access, AhAttr, AttrMask, Mtu, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Sge, Wc,
     WrId,
 };
-use crate::wire::{Gid, Headers, Opcode, OpcodeInfo, PKey, Psn, Qpn, Service};
+use crate::wire::{Gid, Headers, Opcode, OpcodeInfo, Operation, PKey, Psn, Qpn, Service};
 
-/// Everything a peer may do.
+/// All rights of a peer.
 const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
@@ -26,102 +29,119 @@ const ALL: Access = Access::LOCAL_WRITE
     .union(Access::FLUSH_GLOBAL)
     .union(Access::FLUSH_PERSISTENT);
 
-/// READs and ATOMICs that the queue pair remembers to answer their duplicates.
-const RESOURCES: u8 = 128;
+/// READs and ATOMICs that a queue pair remembers. Duplicates are not given to it.
+const RESOURCES: u8 = 1;
+
+/// Longest READ that is valid, in bytes.
+const READ_MAX: u32 = 1 << 31;
 
 /// The addresses of both ends, inside the engine.
 const LOCAL: Gid = Gid([1; 16]);
 const PEER: Gid = Gid([2; 16]);
 
-/// Buffers for packets, one set for all targets.
-#[derive(Debug)]
-pub(super) struct Scratch {
-    batch: Batch,
-    packet: Vec<u8>,
-}
-
-impl Scratch {
-    pub(super) fn new() -> Self {
-        Self { batch: Batch::new(1), packet: Vec::new() }
-    }
-}
+/// Smallest queues.
+const CAP: QpCap =
+    QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
 
 /// A request as the engine is given it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
-    /// From the BTH to the payload.
+    /// Headers from the BTH to the payload.
     pub(super) headers: &'a [u8],
-    /// What the table says of its opcode.
+    /// Entry of its opcode in the table.
     pub(super) info: &'static OpcodeInfo,
     /// Payload bytes on the wire.
     pub(super) payload_len: usize,
-    /// When it was captured.
+    /// Time of its capture.
     pub(super) time: Instant,
 }
 
-/// A queue pair in an engine of its own.
+/// The engine, and what its queue pairs share.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct Executor {
     engine: Engine,
-    qp: QpHandle,
-    qpn: Qpn,
+    pd: PdHandle,
     cq: CqHandle,
     region: MrHandle,
-    mtu: Mtu,
-    dest: Qpn,
     now: Instant,
-    /// Receives that are posted and not taken.
-    receives: u32,
+    batch: Batch,
+    packet: Vec<u8>,
+}
+
+/// A queue pair of the engine.
+#[derive(Debug)]
+pub(super) struct Target {
+    qp: QpHandle,
+    qpn: Qpn,
+    mtu: Mtu,
+    /// The PSN that it expects: requests get the PSNs of the engine.
+    psn: Psn,
+    /// A receive is posted and not taken.
+    has_receive: bool,
+    /// Must begin anew before it executes a request.
+    is_stale: bool,
 }
 
 impl Target {
-    /// A queue pair that expects `psn`, whose answers go to `dest`. Nothing if the engine cannot make one, which it
-    /// always can.
-    pub(super) fn new(mtu: Mtu, dest: Qpn, psn: Psn) -> Option<Self> {
+    /// Makes it begin anew.
+    pub(super) fn forget(&mut self) {
+        self.is_stale = true;
+    }
+
+    /// Whether it begins with the next request.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.is_stale
+    }
+}
+
+impl Executor {
+    /// Returns an engine without queue pairs. Nothing if it cannot be made, which it always can.
+    pub(super) fn new() -> Option<Self> {
         let mut config = Config::new(LOCAL);
         config.pin_source_port = false;
         let mut engine = Engine::new(config, 1_u64);
         let pd = engine.create_pd().ok()?;
         let cq = engine.create_cq(8).ok()?;
-        let cap = QpCap {
-            max_send_wr: 1,
-            max_recv_wr: 2,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
-        let init = QpInitAttr { qp_type: QpType::Rc, cap, sq_sig_all: false };
-        let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
-        let qp = engine.create_qp(pd, create).ok()?;
-        let qpn = engine.qp_number(qp)?;
-        let region = open_region(&mut engine, pd)?;
-        let now = Instant::ZERO;
-        let mut target = Self { engine, qp, qpn, cq, region, mtu, dest, now, receives: 0 };
-        target.start(psn)?;
-        Some(target)
+        // At all addresses.
+        let attr = MrAttr { region: Region::null(usize::MAX), base: 0, access: ALL };
+        let region = engine.register(pd, attr).ok()?;
+        let (now, batch, packet) = (Instant::ZERO, Batch::new(1), Vec::new());
+        Some(Self { engine, pd, cq, region, now, batch, packet })
     }
 
-    /// Begins anew at `psn`.
-    pub(super) fn reset(&mut self, psn: Psn) {
-        let attr = QpAttr { qp_state: QpState::Reset, ..QpAttr::default() };
-        let _ = self.engine.modify_qp(self.qp, &attr, AttrMask::STATE);
-        let _ = self.start(psn);
+    /// Makes a queue pair.
+    pub(super) fn open(&mut self, mtu: Mtu) -> Option<Target> {
+        let init = QpInitAttr { qp_type: QpType::Rc, cap: CAP, sq_sig_all: false };
+        let (send_cq, recv_cq) = (self.cq, self.cq);
+        let create = QpCreate { init, send_cq, recv_cq, srq: None, xrcd: None };
+        let qp = self.engine.create_qp(self.pd, create).ok()?;
+        let qpn = self.engine.qp_number(qp)?;
+        let psn = Psn::new(0);
+        Some(Target { qp, qpn, mtu, psn, has_receive: false, is_stale: true })
     }
 
-    fn start(&mut self, psn: Psn) -> Option<()> {
-        self.receives = 0;
+    /// Destroys a queue pair.
+    pub(super) fn close(&mut self, target: &Target) {
+        let _ = self.engine.destroy_qp(target.qp);
+    }
+
+    /// Lets a queue pair begin anew.
+    fn start(&mut self, target: &mut Target) -> Option<()> {
+        (target.psn, target.has_receive, target.is_stale) = (Psn::new(0), false, false);
         let attr = QpAttr {
-            qp_state: QpState::Init,
+            qp_state: QpState::Reset,
             qp_access_flags: ALL,
-            path_mtu: self.mtu,
-            dest_qp_num: self.dest,
-            rq_psn: psn,
+            path_mtu: target.mtu,
+            dest_qp_num: Qpn::new(2),
+            rq_psn: target.psn,
             ah_attr: AhAttr::new(PEER, 0),
             max_dest_rd_atomic: RESOURCES,
             ..QpAttr::default()
         };
+        self.engine.modify_qp(target.qp, &attr, AttrMask::STATE).ok()?;
+        let attr = QpAttr { qp_state: QpState::Init, ..attr };
         let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        self.engine.modify_qp(self.qp, &attr, init).ok()?;
+        self.engine.modify_qp(target.qp, &attr, init).ok()?;
         let attr = QpAttr { qp_state: QpState::Rtr, ..attr };
         let rtr = AttrMask::STATE
             | AttrMask::AV
@@ -130,53 +150,68 @@ impl Target {
             | AttrMask::RQ_PSN
             | AttrMask::MAX_DEST_RD_ATOMIC
             | AttrMask::MIN_RNR_TIMER;
-        self.engine.modify_qp(self.qp, &attr, rtr).ok()
+        self.engine.modify_qp(target.qp, &attr, rtr).ok()
     }
 
-    /// Gives the queue pair a request that the captured device got. It has a receive if it needs one and `receive` says
-    /// so. The request asks for an acknowledgement, so that there is always an answer to compare with.
-    pub(super) fn feed(&mut self, request: &Request<'_>, receive: bool, scratch: &mut Scratch) {
-        if receive && request.info.receive.takes() && self.receives == 0 {
-            let length = u32::MAX;
-            let sges = [Sge { addr: 0, length, lkey: self.region.lkey() }];
-            let posted = self.engine.post_recv(self.qp, &RecvWr { id: WrId(0), sges: &sges });
-            self.receives += u32::from(posted.is_ok());
+    /// Gives a queue pair the request that the captured device expected, and returns the answer.
+    /// The queue pair has a receive if it needs one and `receive` says so. The request asks for an
+    /// acknowledgement, so that there is always an answer.
+    pub(super) fn execute(
+        &mut self,
+        target: &mut Target,
+        request: &Request<'_>,
+        receive: bool,
+    ) -> Option<Reply> {
+        if target.is_stale {
+            self.start(target)?;
         }
-        self.write_packet(request, &mut scratch.packet);
+        if receive && request.info.receive.takes() && !target.has_receive {
+            let sges = [Sge { addr: 0, length: u32::MAX, lkey: self.region.lkey() }];
+            let posted = self.engine.post_recv(target.qp, &RecvWr { id: WrId(0), sges: &sges });
+            target.has_receive = posted.is_ok();
+        }
+        self.write_packet(target, request);
         let received = Received {
             source: PEER,
             destination: LOCAL,
             source_port: 0,
             ecn: 0,
             network: &[],
-            packet: &scratch.packet,
+            packet: &self.packet,
         };
         self.now = self.now.max(request.time);
         self.engine.handle_packet(self.now, &received);
         let mut done = [Wc::default(); 4];
         while self.engine.poll_cq(self.cq, &mut done) > 0 {
-            self.receives = 0;
+            target.has_receive = false;
         }
         while self.engine.poll_event().is_some() {}
+        let reply = self.answer()?;
+        if reply.is_positive() {
+            target.psn = target.psn.plus(1);
+        }
+        let psn = request.headers.get(9..12)?;
+        let psn = psn.iter().fold(0, |psn, &byte| psn << 8 | u32::from(byte));
+        Some(Reply { psn: Psn::new(psn), ..reply })
     }
 
-    /// The next answer of the queue pair, if it has one.
-    pub(super) fn answer(&mut self, scratch: &mut Scratch) -> Option<Reply> {
-        scratch.batch.clear();
-        if !self.engine.has_transmit()
-            || self.engine.poll_transmit(self.now, &mut scratch.batch) == 0
+    fn answer(&mut self) -> Option<Reply> {
+        self.batch.clear();
+        if !self.engine.has_transmit() || self.engine.poll_transmit(self.now, &mut self.batch) == 0
         {
             return None;
         }
-        let (_, packet) = scratch.batch.iter().next()?;
+        let (_, packet) = self.batch.iter().next()?;
         Reply::parse(packet.get(..packet.len().checked_sub(ICRC_ROOM)?)?)
     }
 
-    /// Writes a request in the names of the engine: its queue pair and its key. XRC requests become RC requests, and one
-    /// that invalidates a key becomes one that does not: domains and windows are not rebuilt.
-    fn write_packet(&self, request: &Request<'_>, out: &mut Vec<u8>) {
+    /// Writes a request in the names of the engine: its queue pair, its PSN and its key. XRC
+    /// requests become RC requests, and one that invalidates a key becomes one that does not:
+    /// domains and windows are not rebuilt.
+    fn write_packet(&mut self, target: &Target, request: &Request<'_>) {
         const BTH: usize = 12;
         const XRCETH: usize = 4;
+        let out = &mut self.packet;
         out.clear();
         let headers = request.headers;
         let (bth, mut rest) = headers.split_at(headers.len().min(BTH));
@@ -198,22 +233,26 @@ impl Target {
         };
         put(out, 0, &[opcode.0]);
         put(out, 2, &PKey::DEFAULT.get().to_be_bytes());
-        put(out, 5, self.qpn.get().to_be_bytes().get(1..).unwrap_or_default());
-        if let Some(byte) = out.get_mut(8) {
-            *byte |= 0x80;
-        }
+        put(out, 4, &target.qpn.get().to_be_bytes());
+        // AckReq is the highest bit of the word with the PSN.
+        put(out, 8, &(1 << 31 | target.psn.get()).to_be_bytes());
         // Both headers that name memory have the key after an address of eight bytes.
         let names = |header| opcode.info()?.headers.offset_of(header);
         if let Some(at) = names(Headers::RETH).or_else(|| names(Headers::ATOMIC_ETH)) {
             put(out, at + 8, &self.region.rkey().get().to_be_bytes());
         }
+        let length = names(Headers::RETH)
+            .filter(|_| opcode.info().is_some_and(|info| info.operation == Operation::ReadRequest));
+        if let Some(at) = length
+            && let Some(bytes) = out.get(at + 12..at + 16)
+            && let Ok(bytes) = <[u8; 4]>::try_from(bytes)
+        {
+            let mtu = u32::try_from(target.mtu.bytes()).unwrap_or(u32::MAX);
+            let length = u32::from_be_bytes(bytes);
+            let length = if length > READ_MAX { length } else { length.min(mtu) };
+            put(out, at + 12, &length.to_be_bytes());
+        }
         let pad = out.get(1).map_or(0, |byte| usize::from(byte >> 4 & 3));
         out.resize(out.len() + request.payload_len + pad, 0);
     }
-}
-
-/// A region at all addresses.
-fn open_region(engine: &mut Engine, pd: PdHandle) -> Option<MrHandle> {
-    let attr = MrAttr { region: Region::null(usize::MAX), base: 0, access: ALL };
-    engine.register(pd, attr).ok()
 }

@@ -2,7 +2,7 @@
 
 mod args;
 mod fail_on;
-mod pass;
+pub(crate) mod pass;
 mod select;
 mod threshold;
 

@@ -1,4 +1,4 @@
-//! A pass over the captures: all cores decode, and the analysis is told every frame in order.
+//! A pass over the captures: all cores decode, and a follower is told every frame in order.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,24 +14,51 @@ use crate::links::UnknownLinks;
 use crate::progress::progress_bar;
 
 /// Options of reading the captures.
-pub(super) struct Pass<'a> {
-    pub(super) port: u16,
-    pub(super) filter: Option<&'a Filter>,
-    pub(super) threads: usize,
+pub(crate) struct Pass<'a> {
+    pub(crate) port: u16,
+    pub(crate) filter: Option<&'a Filter>,
+    pub(crate) threads: usize,
     /// Ends the pass early.
-    pub(super) stop: &'a AtomicBool,
+    pub(crate) stop: &'a AtomicBool,
+}
+
+/// Takes the frames of a pass in order.
+pub(crate) trait Follower {
+    /// A packet.
+    fn packet(&mut self, packet: &PacketFacts);
+
+    /// A frame that holds no packet.
+    fn other(&mut self, frame: &OtherFrame);
+
+    /// Called after every part. May end the pass with an error.
+    fn step(&mut self) -> Result<(), Error>;
 }
 
 impl Pass<'_> {
-    /// Reads all captures. `step` is called after every part, and may end the pass with an error.
+    /// Analyzes all captures. `step` is called after every part, and may end the pass with an
+    /// error.
     pub(super) fn run<S: Sink + Send>(
         &self,
         inputs: &mut Inputs,
         config: Config,
         sink: &mut S,
-        mut step: impl FnMut(&mut S) -> Result<(), Error> + Send,
+        step: impl FnMut(&mut S) -> Result<(), Error> + Send,
     ) -> Result<Report, Error> {
-        let mut analysis = Analysis::new(config);
+        let mut analyst = Analyst { analysis: Analysis::new(config), sink, step };
+        self.read(inputs, &mut analyst)?;
+        let Analyst { mut analysis, sink, mut step } = analyst;
+        analysis.handle_drops(inputs.dropped());
+        let report = analysis.finish(sink);
+        step(sink)?;
+        Ok(report)
+    }
+
+    /// Reads all captures, and tells `follower` every frame.
+    pub(crate) fn read<F: Follower + Send>(
+        &self,
+        inputs: &mut Inputs,
+        follower: &mut F,
+    ) -> Result<(), Error> {
         let bar = progress_bar(inputs.size(), false);
         let mut unknown = UnknownLinks::default();
         // Another core wrote them: one copy of them all waits for its cache less often than the
@@ -44,14 +71,14 @@ impl Pass<'_> {
             let mut others = others.iter().peekable();
             for (at, packet) in packets.iter().enumerate() {
                 while let Some(other) = others.next_if(|other| other.packets_before == at) {
-                    other.tell(&mut analysis);
+                    follower.other(other);
                 }
-                analysis.handle_packet(packet, sink);
+                follower.packet(packet);
             }
-            others.for_each(|other| other.tell(&mut analysis));
+            others.for_each(|other| follower.other(other));
             unknown.append(links);
             bar.set_position(part.bytes_read);
-            step(sink)?;
+            follower.step()?;
             if self.stop.load(Ordering::Relaxed) { Err(End::Stopped) } else { Ok(()) }
         };
         let work = |part: &mut Part<Frames>| {
@@ -70,10 +97,29 @@ impl Pass<'_> {
         bar.finish_and_clear();
         inputs.finish();
         unknown.report(&mut inputs.problems);
-        analysis.handle_drops(inputs.dropped());
-        let report = analysis.finish(sink);
-        step(sink)?;
-        Ok(report)
+        Ok(())
+    }
+}
+
+/// Tells an analysis every frame.
+struct Analyst<'s, S, F> {
+    analysis: Analysis,
+    sink: &'s mut S,
+    step: F,
+}
+
+impl<S: Sink, F: FnMut(&mut S) -> Result<(), Error>> Follower for Analyst<'_, S, F> {
+    #[inline]
+    fn packet(&mut self, packet: &PacketFacts) {
+        self.analysis.handle_packet(packet, self.sink);
+    }
+
+    fn other(&mut self, frame: &OtherFrame) {
+        self.analysis.handle_other_frame(frame.time, frame.wire_len, frame.file);
+    }
+
+    fn step(&mut self) -> Result<(), Error> {
+        (self.step)(self.sink)
     }
 }
 
@@ -98,18 +144,14 @@ struct Frames {
 }
 
 /// A frame that holds no packet.
-struct OtherFrame {
+pub(crate) struct OtherFrame {
     /// Number of packets of the batch that are before it.
     packets_before: usize,
-    time: Option<Instant>,
-    wire_len: u32,
-    file: u16,
-}
-
-impl OtherFrame {
-    fn tell(&self, analysis: &mut Analysis) {
-        analysis.handle_other_frame(self.time, self.wire_len, self.file);
-    }
+    pub(crate) time: Option<Instant>,
+    pub(crate) wire_len: u32,
+    pub(crate) file: u16,
+    /// The capture cut it before the end of its BTH, so that it is not known whether it is RoCE.
+    pub(crate) is_cut: bool,
 }
 
 impl Frames {
@@ -128,6 +170,7 @@ impl Frames {
                     time: context.time,
                     wire_len: context.wire_len,
                     file,
+                    is_cut: context.frame.is_cut() && context.frame.packet().is_none(),
                 }),
             }
         });

@@ -1,5 +1,6 @@
 //! The arguments of `roce replay`.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
@@ -76,6 +77,10 @@ pub(crate) struct Args {
     /// List the rules, with their citations, and exit.
     #[arg(long)]
     pub(super) rules: bool,
+
+    /// Threads to decode and judge on; by default as many as there are cores.
+    #[arg(short, long, value_name = "N")]
+    pub(super) jobs: Option<NonZeroUsize>,
 
     /// UDP destination port of RoCEv2.
     #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT)]

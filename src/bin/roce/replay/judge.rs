@@ -4,11 +4,9 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::process::ExitCode;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use roce::capture::Batch;
-use roce::decode::{Context, Decoder};
+use roce::analysis::PacketFacts;
 use roce::replay::{
     Options, Registered, ReplayReport, Session, Sink, Step, Style, Survey, Surveyor, all_rules,
     step_line,
@@ -17,11 +15,12 @@ use roce::verbs::Access;
 use roce::wire::{Gid, RKey};
 
 use super::Args;
+use super::threads::judge_all;
+use crate::flows::pass::{Follower, OtherFrame, Pass};
 use crate::input::Inputs;
 use crate::outfile::WholeFile;
 use crate::output::say;
-use crate::progress::progress_bar;
-use crate::{interrupt, outfile, output};
+use crate::{batches, interrupt, outfile, output};
 
 /// Context of errors of writing output.
 const OUTPUT: &str = "cannot write to standard output";
@@ -41,28 +40,20 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             "replay reads the captures twice, which a pipe cannot; write the capture to a file first"
         );
     }
-    let mut surveyor = Surveyor::new(inputs.names().to_vec());
-    let mut found = Found::default();
-    for_each_frame(&mut inputs, args.port, |context, file| {
-        found.frames += 1;
-        found.cut += u64::from(context.frame.is_cut() && context.frame.packet().is_none());
-        surveyor.frame(context, file);
-        Ok(())
-    })?;
-    surveyor.drops(inputs.dropped());
-    let mut session = Session::new(surveyor.finish(), &options);
+    let stop = interrupt::catch()?;
+    let threads = batches::threads(args.jobs);
+    let mut found = Found { surveyor: Surveyor::new(inputs.names().to_vec()), cut: 0 };
+    Pass { port: args.port, filter: None, threads, stop }.read(&mut inputs, &mut found)?;
+    found.surveyor.drops(inputs.dropped());
+    let (survey, cut) = (found.surveyor.finish(), found.cut);
     let mut again = Inputs::reopen(&args.files, args.strict)?;
     let mut seen = Seen::new(args);
-    for_each_frame(&mut again, args.port, |context, file| {
-        session.frame(context, file, &mut seen);
-        seen.print(session.survey())
-    })?;
-    let survey: Arc<Survey> = session.finish(&mut seen);
-    seen.print(&survey)?;
+    let session = Session::new(survey, &options);
+    let survey = judge_all(session, &mut again, (args.port, threads), &mut seen)?;
     seen.report.finish(&survey);
-    let is_empty = seen.report.counts.total() == 0 && !interrupt::requested();
+    let is_empty = survey.packets == 0 && !interrupt::requested();
     if is_empty {
-        say!("{}", found.nothing_to_judge(args.port));
+        say!("{}", nothing_to_judge(survey.frames, cut, args.port));
     }
     print(args, &seen.report, is_empty)?;
     Ok(if interrupt::requested() {
@@ -76,68 +67,47 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Contents of a capture apart from packets.
-#[derive(Default)]
+/// The first pass.
 struct Found {
-    frames: u64,
+    surveyor: Surveyor,
     /// Frames that are cut before the end of their BTH, so that it is not known whether they are
     /// RoCE.
     cut: u64,
 }
 
-impl Found {
-    /// Returns the explanation of a report without packets, and what to check.
-    fn nothing_to_judge(&self, port: u16) -> String {
-        let Self { frames, cut } = self;
-        if *cut > 0 {
-            return format!(
-                "no RoCE packet found in {frames} frames: {cut} of them are cut by a snap length before \
-                 the end of their transport header; capture at least 128 bytes of each frame, or all \
-                 (tcpdump -s 0)"
-            );
-        }
-        format!(
-            "no RoCE packet found in {frames} frames; check that the capture was made on the RDMA \
-             device's port with a filter that passes UDP port {port} (--port sets another port)"
-        )
+impl Follower for Found {
+    #[inline]
+    fn packet(&mut self, packet: &PacketFacts) {
+        self.surveyor.packet(packet);
+    }
+
+    fn other(&mut self, frame: &OtherFrame) {
+        self.cut += u64::from(frame.is_cut);
+        self.surveyor.other_frame(frame.time, frame.wire_len, frame.file);
+    }
+
+    fn step(&mut self) -> Result<()> {
+        Ok(())
     }
 }
 
-/// One pass over the captures.
-fn for_each_frame(
-    inputs: &mut Inputs,
-    port: u16,
-    mut each: impl FnMut(&Context<'_>, u16) -> Result<()>,
-) -> Result<()> {
-    let bar = progress_bar(inputs.size(), false);
-    let mut decoder = Decoder::new(port);
-    let mut batch = Batch::default();
-    while !interrupt::requested() {
-        match inputs.merge.next_batch(&mut batch) {
-            Ok(false) => break,
-            Ok(true) => {
-                for record in batch.records() {
-                    let file = u16::try_from(record.file).unwrap_or(u16::MAX);
-                    let mut result = Ok(());
-                    decoder.decode_with(&record, |packet| {
-                        if result.is_ok() {
-                            result = each(packet, file);
-                        }
-                    });
-                    result?;
-                }
-            }
-            Err(trouble) => inputs.problems.report(trouble),
-        }
-        bar.set_position(inputs.merge.bytes_read());
+/// Why a report has no packets, and what to check.
+fn nothing_to_judge(frames: u64, cut: u64, port: u16) -> String {
+    if cut > 0 {
+        return format!(
+            "no RoCE packet found in {frames} frames: {cut} of them are cut by a snap length before \
+             the end of their transport header; capture at least 128 bytes of each frame, or all \
+             (tcpdump -s 0)"
+        );
     }
-    bar.finish_and_clear();
-    inputs.finish();
-    Ok(())
+    format!(
+        "no RoCE packet found in {frames} frames; check that the capture was made on the RDMA \
+         device's port with a filter that passes UDP port {port} (--port sets another port)"
+    )
 }
 
 /// Takes the verdicts.
-struct Seen {
+pub(super) struct Seen {
     report: ReplayReport,
     verbose: Option<Vec<Step>>,
 }
@@ -149,7 +119,7 @@ impl Seen {
     }
 
     /// Prints the steps since the last time.
-    fn print(&mut self, survey: &Survey) -> Result<()> {
+    pub(super) fn print(&mut self, survey: &Survey) -> Result<()> {
         let Some(steps) = &mut self.verbose else { return Ok(()) };
         if steps.is_empty() {
             return Ok(());

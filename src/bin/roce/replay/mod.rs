@@ -3,6 +3,7 @@
 mod args;
 mod judge;
 mod live;
+mod threads;
 
 use std::process::ExitCode;
 

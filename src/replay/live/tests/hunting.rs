@@ -1,4 +1,5 @@
-//! Hunts in virtual time: an engine that is not broken survives everything, broken ones are found and minimized.
+//! Hunts in virtual time: an engine that is not broken survives everything, broken ones are found
+//! and minimized.
 
 use std::convert::Infallible;
 
@@ -21,7 +22,7 @@ use crate::wire::{Bits, Operation, PKey, Packet, Path, Psn, Qpn, Service};
 
 const OWN_QPN: Qpn = Qpn::new(0x55);
 
-/// What kills a peer: the packets that it got on one connection.
+/// Condition that kills a peer: the packets that it got on one connection.
 type Flaw = fn(&[Vec<u8>]) -> bool;
 
 /// A peer in virtual time that dies of a flaw.
@@ -34,7 +35,7 @@ struct EnginePeer {
     /// Answers that were judged, over all attempts.
     judged: u64,
     agreed: u64,
-    /// What was sent and received last.
+    /// Last packets that were sent and received.
     last: Vec<(Instant, Vec<u8>)>,
 }
 
@@ -45,7 +46,8 @@ impl EnginePeer {
     }
 }
 
-/// What was sent and received, as frames. Answers may be captured later than requests that were sent behind them.
+/// What was sent and received, as frames. Answers may be captured later than requests that were
+/// sent behind them.
 struct Traffic {
     frames: Vec<(Instant, Vec<u8>)>,
     late: Vec<Vec<u8>>,
@@ -71,7 +73,7 @@ impl Traffic {
         }
     }
 
-    /// How long the requester waits before its next request.
+    /// Pause of the requester before its next request.
     fn pause(&mut self) -> u64 {
         const PAUSES: [u64; 4] = [200, 10_000, 1_000_000, 5_000_000];
         PAUSES[self.chance.below(PAUSES.len())]
@@ -341,8 +343,8 @@ fn engine_survives_mutations() {
     assert!(peer.agreed > 300 && peer.judged - peer.agreed < 30, "{peer:?}");
 }
 
-/// A few seeds; more by `HUNT=FIRST..LAST cargo test --lib hunt_of_an_unbroken_engine -- --nocapture`. With `HUNT_DIR`, the
-/// packets of what was found are written there.
+/// A few seeds; more by `HUNT=FIRST..LAST cargo test --lib hunt_of_an_unbroken_engine --
+/// --nocapture`. With `HUNT_DIR`, the packets of what was found are written there.
 #[test]
 fn hunt_of_an_unbroken_engine_finds_nothing() {
     let range = std::env::var("HUNT").unwrap_or_else(|_| "1000..1010".to_owned());

@@ -141,7 +141,8 @@ fn request_that_nothing_is_mapped_of_is_the_captured_frame() {
             let index = usize::try_from(captured.frame - 1).unwrap();
             let mut emitted = out.emit();
             let was = Frame::parse(LinkType::ETHERNET, &frames[index], ROCE_PORT);
-            // A sender that does not set UDP checksums and padding of short frames are all that may differ.
+            // A sender that does not set UDP checksums and padding of short frames are all that may
+            // differ.
             let len = emitted.len();
             let at = out.bth_at();
             emitted[at - 2..at].copy_from_slice(&frames[index][at - 2..at]);

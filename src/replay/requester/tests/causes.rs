@@ -1,4 +1,4 @@
-//! Why requesters retransmit, and what they do after refusals.
+//! Causes of retransmissions, and what requesters do after refusals.
 
 use super::*;
 
@@ -40,7 +40,8 @@ fn retransmission_long_before_timeouts_seen_elsewhere_is_without_cause() {
         let steps = c.script.judge(Subject::Request, Some(point));
         assert_eq!(differences(&steps), [(frame, rules::RETRANSMISSION_CAUSE.id)]);
     }
-    // Elsewhere it is not known that the capture has all responses, and so not how long the requester waits.
+    // Elsewhere it is not known that the capture has all responses, and so not how long the
+    // requester waits.
     let steps = c.judge();
     assert_eq!((differences(&steps), undecided(&steps)), (vec![], vec![]));
 }

@@ -1,4 +1,4 @@
-//! What the connection manager agreed, windows, credits.
+//! Agreements of the connection manager, windows, credits.
 
 use super::*;
 use crate::replay::management::tests::{Agreed, connect};

@@ -115,12 +115,12 @@ impl Connection {
         self.response(opcode, psn, extensions, &vec![9; len])
     }
 
-    /// What is said, where the capture point is unknown.
+    /// Returns the verdicts where the capture point is unknown.
     fn judge(&self) -> Vec<Step> {
         self.script.judge(Subject::Request, None)
     }
 
-    /// What is said, where the capture was taken at the requester.
+    /// Returns the verdicts where the capture was taken at the requester.
     fn judge_at_requester(&self) -> Vec<Step> {
         self.script.judge(Subject::Request, Some(REQUESTER.0))
     }
@@ -140,7 +140,8 @@ impl Connection {
         assert_eq!(differences(&self.judge_at_requester()), [(frame, rule.id)]);
     }
 
-    /// Asserts that one frame breaks one rule, which only a capture at one of the ends can tell; elsewhere it is undecided.
+    /// Asserts that one frame breaks one rule, which only a capture at one of the ends can tell;
+    /// elsewhere it is undecided.
     fn assert_breaks_at_ends(&self, frame: u64, rule: &crate::replay::Rule) {
         let steps = self.judge();
         assert_eq!(differences(&steps), []);

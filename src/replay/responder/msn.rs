@@ -1,0 +1,92 @@
+//! MSNs of answers.
+
+use super::answers::{Captured, undecided};
+use super::rules;
+use super::track::Track;
+use crate::observe::sequence::PSN_JUMP_MAX;
+use crate::replay::verdict::{Undecided, Verdict};
+use crate::wire::Msn;
+
+/// An MSN that is less by up to this much does not come from an old connection whose MSN is about
+/// to wrap.
+const FEWER_MAX: i32 = 1 << 16;
+
+impl Track {
+    /// Compares the MSN of an answer with that of the last request that was executed.
+    pub(super) fn check_msn(&mut self, it: &Captured<'_>, frames: &[u64]) -> Option<Verdict> {
+        let msn = it.msn?;
+        if self.adopts_msn {
+            self.adopts_msn = false;
+            if msn == self.msn {
+                return None;
+            }
+            if (-FEWER_MAX..0).contains(&msn.since(self.msn)) {
+                // However old the connection is, it counts what was executed since.
+                return Some(self.wrong_msn(it, msn, frames));
+            }
+            // The connection is older than the capture.
+            let offset = u32::try_from(msn.since(self.msn) & 0xff_ffff).unwrap_or(0);
+            self.msn_offset = self.msn_offset.wrapping_add(offset) & 0xff_ffff;
+            self.history.clear();
+            for asked in &mut self.asked {
+                asked.msn = asked.msn.plus(offset);
+            }
+            self.msn = msn;
+            return undecided(Undecided::BeforeCapture);
+        }
+        (msn != self.msn).then(|| self.wrong_msn(it, msn, frames))
+    }
+
+    fn wrong_msn(&self, it: &Captured<'_>, msn: Msn, frames: &[u64]) -> Verdict {
+        let found = format!("MSN {msn}, expected {}", self.msn);
+        let expected = with_msn(it.packet, self.msn);
+        // A NAK that counts fewer requests than come before its PSN names the wrong PSN.
+        let is_behind = it.is_nak() && msn.since(self.msn) < 0;
+        let rule = if is_behind { &rules::NAK_PSN } else { &rules::RESPONSE_MSN };
+        it.differs(rule, found, Some(expected), frames)
+    }
+
+    /// Whether an answer to a duplicate may have this MSN: the present one, which counts requests
+    /// that were executed and whose answers were not captured.
+    pub(super) fn may_count(&self, msn: Msn) -> bool {
+        msn == self.msn || self.has_repeats && self.counts_ahead(msn)
+    }
+
+    /// Whether an MSN counts requests whose answers were not captured yet, and no more.
+    pub(super) fn counts_ahead(&self, msn: Msn) -> bool {
+        let ahead = msn.since(self.msn);
+        let unanswered = self.pending.iter().filter(|request| request.info.position.ends()).count();
+        usize::try_from(ahead).is_ok_and(|ahead| ahead <= unanswered)
+    }
+
+    /// Whether an MSN may count requests that were not captured: between those whose answers were
+    /// not captured yet, or behind the last one.
+    pub(super) fn counts_missing(&self, msn: Msn) -> bool {
+        let ahead = u64::try_from(msn.since(self.msn));
+        !self.is_complete && ahead.is_ok_and(|ahead| ahead < PSN_JUMP_MAX)
+    }
+
+    /// Whether the answer to a duplicate that was not captured, or that the network made behind the
+    /// capture point, may have this MSN: it counts requests whose answers were not captured yet, or
+    /// that were not captured and another answer counts.
+    pub(super) fn may_answer_unseen(&self, msn: Msn) -> bool {
+        let is_known = !self.is_complete && self.top_msn.is_some_and(|top| msn.since(top) <= 0);
+        self.arrivals.is_none() && (self.counts_ahead(msn) || is_known && msn.since(self.msn) >= 0)
+    }
+
+    /// The MSN when this was executed; nothing if that is forgotten.
+    pub(super) fn msn_at(&self, seq: u64) -> Option<Msn> {
+        let at = self.history.partition_point(|(last, _)| *last <= seq);
+        let (_, msn) = self.history.get(at.checked_sub(1)?)?;
+        Some(Msn::new(*msn))
+    }
+}
+
+/// The packet with another MSN.
+pub(super) fn with_msn(packet: &[u8], msn: Msn) -> Vec<u8> {
+    let mut packet = packet.to_vec();
+    if let Some(place) = packet.get_mut(13..16) {
+        place.copy_from_slice(msn.get().to_be_bytes().get(1..).unwrap_or_default());
+    }
+    packet
+}
