@@ -127,7 +127,7 @@ pub struct Direction {
     pub slow_answers: SlowAnswers,
     /// Packets that the receiver got, by its acknowledgements, and that the capture missed.
     pub not_captured: u64,
-    /// Packets that arrived after one that was sent later.
+    /// Packets that arrived out of order: the fewest that explain the order of all.
     pub reordered: u64,
     /// NAKs by code, in the order of the codes: PSN sequence error, invalid request, remote access error, remote
     /// operational error, invalid RD request.

@@ -115,7 +115,7 @@ pub struct PacketNote {
     pub retransmission: Option<RetransmissionCause>,
     /// The network delivered the same packet twice; the sender sent it once.
     pub duplicate: bool,
-    /// It arrived after a packet that its sender had sent later.
+    /// It arrived out of order: after packets that its sender had sent later, or before earlier ones.
     pub reordered: bool,
 }
 

@@ -373,7 +373,7 @@ impl Analysis {
         let (role, sequence) = (PacketRole::Cnp, 0);
         // A CNP has no PSN: only several capture points tell its order and its copies.
         let (retransmission, sightings) = (None, packet.sightings);
-        let (duplicate, reordered) = (sightings.is_copy, sightings.is_overtaken);
+        let (duplicate, reordered) = (sightings.is_copy, sightings.is_reordered);
         let note =
             PacketNote { flow, sender, role, sequence, retransmission, duplicate, reordered };
         sink.packet(packet, &note);

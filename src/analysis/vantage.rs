@@ -68,9 +68,6 @@ struct FlowState {
     /// Times when the first and the last packet were sent that another file saw.
     first_sent: Option<i64>,
     last_sent: Option<i64>,
-    /// Requests and responses: the first sighting of the latest sent one of those that arrived, as file and place in it.
-    /// Frames tell the order in which a file saw packets, whatever its clock says.
-    latest_sent: [Option<(u16, (u64, u16))>; 2],
 }
 
 /// Packets from one capture point to the next.
@@ -196,7 +193,6 @@ impl Vantage {
         let mut shown: Vec<_> =
             resolved.into_iter().map(|(chain, path)| self.show(chain, &path)).collect();
         self.blame_damage(&mut shown);
-        self.find_overtaken(&mut shown);
         self.add_transits(&shown);
         self.ready.extend(shown.into_iter().map(|unordered| unordered.shown));
         self.held.retain(Option::is_some);
@@ -334,6 +330,7 @@ impl Vantage {
             is_delivered: path.len() > 1
                 && seen.last().map(|facts| facts.file) == path.last().copied(),
             is_copy: chain.is_copy,
+            is_reordered: chain.is_reordered,
             ..Sightings::default()
         };
         let is_response = seen.first().is_some_and(is_response);
@@ -458,26 +455,6 @@ impl Vantage {
         }
     }
 
-    /// Finds packets that arrived after one of the same flow that was sent later.
-    fn find_overtaken(&mut self, shown: &mut [Resolved]) {
-        let mut arrived: Vec<&mut Resolved> =
-            shown.iter_mut().filter(|resolved| resolved.is_whole()).collect();
-        // Frames tell the order of packets with equal time stamps.
-        arrived.sort_by_key(|resolved| resolved.times.last().map(|seen| resolved.order_of(seen)));
-        for resolved in arrived {
-            let Some(&(file, _)) = resolved.times.first() else { continue };
-            let place = resolved.seen_at(file).map_or((0, 0), PacketFacts::identity);
-            let facts = &mut resolved.shown.facts;
-            let Some(flow) = self.flows.get_mut(&Flow::of(facts)) else { continue };
-            let [requests, responses] = &mut flow.latest_sent;
-            let latest = if resolved.is_response { responses } else { requests };
-            let before = latest.filter(|(known, _)| *known == file);
-            let before = before.map_or((0, 0), |(_, place)| place);
-            facts.sightings.is_overtaken = place < before;
-            *latest = Some((file, place.max(before)));
-        }
-    }
-
     /// Adds the times that packets took from one point to the next.
     fn add_transits(&mut self, shown: &[Resolved]) {
         for resolved in shown {
@@ -523,10 +500,6 @@ impl Vantage {
     }
 }
 
-/// Place of a sighting among those of its file: the corrected time, then the frame and the position
-/// in a train.
-type Order = (i64, (u64, u16));
-
 /// A packet whose sightings are put together.
 #[derive(Debug)]
 struct Resolved {
@@ -544,17 +517,6 @@ impl Resolved {
         } else {
             &self.shown.facts
         }
-    }
-
-    /// Whether it is one that its sender sent and that came as far as can be seen.
-    fn is_whole(&self) -> bool {
-        let sightings = self.shown.facts.sightings;
-        sightings.is_delivered && !sightings.is_copy && !is_damaged(&self.shown.facts)
-    }
-
-    /// The place of a sighting among those of its file.
-    fn order_of(&self, &(file, time): &(u16, i64)) -> Order {
-        (time, self.seen_at(file).map_or((0, 0), PacketFacts::identity))
     }
 
     /// The frame of its sighting in a file.

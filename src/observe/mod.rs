@@ -7,10 +7,12 @@
 //! - [`sequence`]: PSNs unwrapped to numbers that never wrap.
 //! - [`transmissions`]: request packets of one requester, in the order of their sequence numbers.
 //! - [`timing`], [`round_trip`]: times that hold for every requester, and those of one.
+//! - [`disorder`]: order of arrival at one point.
 //! - [`responses`]: READ and ATOMIC responses in the order in which a responder sends them.
 #![forbid(unsafe_code)]
 
 pub(crate) mod agreement;
+pub(crate) mod disorder;
 pub(crate) mod fold_map;
 pub(crate) mod mtu;
 pub(crate) mod packet;

@@ -8,6 +8,8 @@
 use core::ops::Range;
 use std::collections::VecDeque;
 
+use super::disorder::Disorder;
+
 /// Requests of a direction that wait for their responses at the most. The oldest are forgotten.
 const RUNS_MAX: usize = 1024;
 
@@ -49,7 +51,10 @@ pub(crate) enum Arrival {
     /// It is due, behind what is missing.
     Due(Missing),
     /// It was missing, and others overtook it.
-    Late,
+    Late {
+        /// Whether it counts as out of order; see [`Disorder`].
+        is_out_of_order: bool,
+    },
     /// It belongs to no run that is due: it is a copy, or answers a request that was not captured.
     Stray,
 }
@@ -65,6 +70,7 @@ pub(crate) struct ResponseRuns {
     /// The request that the responder waits for since a NAK: it drops those behind it.
     expected: Option<u64>,
     is_unsized: bool,
+    disorder: Disorder,
 }
 
 impl ResponseRuns {
@@ -119,6 +125,7 @@ impl ResponseRuns {
                 let head = *next..sequence;
                 *next = sequence + 1;
                 self.expect_late(head.clone());
+                self.disorder.advance(!self.missing.is_empty());
                 return Arrival::Due(Missing { head, ..Missing::default() });
             }
             // A request that is repeated is answered behind all of the present run.
@@ -131,7 +138,7 @@ impl ResponseRuns {
                 is_unfinished || !is_answered_again
             };
             if may_be_late && self.take_late(sequence) {
-                return Arrival::Late;
+                return Arrival::Late { is_out_of_order: self.disorder.fall_behind() };
             }
             if let Some((_, next)) = self.current
                 && sequence + 1 == next
@@ -150,6 +157,7 @@ impl ResponseRuns {
         let head = run.first..sequence;
         self.expect_late(tail.clone());
         self.expect_late(head.clone());
+        self.disorder.advance(!self.missing.is_empty());
         Arrival::Due(Missing { tail, unanswered, head })
     }
 
@@ -212,7 +220,7 @@ mod tests {
     fn missing_before(arrival: Arrival) -> Option<usize> {
         match arrival {
             Arrival::Due(missing) => Some(count(&missing)),
-            Arrival::Late | Arrival::Stray => None,
+            Arrival::Late { .. } | Arrival::Stray => None,
         }
     }
 
@@ -241,7 +249,7 @@ mod tests {
         assert_eq!(due(runs.response(3, false, u64::MAX)).head, 1..3);
         let missing = due(runs.response(7, false, u64::MAX));
         assert_eq!(missing, Missing { tail: 4..6, unanswered: vec![], head: 6..7 });
-        assert_eq!(runs.response(1, false, u64::MAX), Arrival::Late);
+        assert_eq!(runs.response(1, false, u64::MAX), Arrival::Late { is_out_of_order: true });
         assert_eq!(runs.response(1, false, u64::MAX), Arrival::Stray);
         assert_eq!(due(runs.response(8, false, u64::MAX)).head, 8..8);
     }
@@ -251,7 +259,7 @@ mod tests {
         let mut runs = runs(&[(0, 4)]);
         runs.request(Run { time: 20, ..run(0, 4) });
         assert_eq!(due(runs.response(1, false, 10)).head, 0..1);
-        assert_eq!(runs.response(0, true, 10), Arrival::Late);
+        assert_eq!(runs.response(0, true, 10), Arrival::Late { is_out_of_order: true });
         for sequence in 2..4 {
             assert_eq!(missing_before(runs.response(sequence, false, u64::MAX)), Some(0));
         }
@@ -268,7 +276,7 @@ mod tests {
         assert_eq!(due(runs.response(1, false, u64::MAX)).head, 0..1);
         assert_eq!(missing_before(runs.response(2, true, u64::MAX)), Some(0));
         assert_eq!(missing_before(runs.response(3, false, u64::MAX)), Some(0));
-        assert_eq!(runs.response(0, true, 10), Arrival::Late);
+        assert_eq!(runs.response(0, true, 10), Arrival::Late { is_out_of_order: true });
         for (sequence, begins) in [(4, false), (0, true), (1, false)] {
             assert_eq!(
                 missing_before(runs.response(sequence, begins, u64::MAX)),
@@ -285,7 +293,7 @@ mod tests {
             assert_eq!(missing_before(runs.response(sequence, begins, u64::MAX)), Some(0));
         }
         assert_eq!(due(runs.response(4, true, u64::MAX)).tail, 3..4);
-        assert_eq!(runs.response(3, false, u64::MAX), Arrival::Late);
+        assert_eq!(runs.response(3, false, u64::MAX), Arrival::Late { is_out_of_order: true });
         assert_eq!(missing_before(runs.response(5, false, u64::MAX)), Some(0));
     }
 

@@ -13,8 +13,9 @@ pub struct Sightings {
     pub is_delivered: bool,
     /// The network made it of a packet that was sent once.
     pub is_copy: bool,
-    /// A packet of the same flow that was sent later arrived earlier at the last capture point.
-    pub is_overtaken: bool,
+    /// It arrived out of order at the last capture point: it is not among the most packets of its
+    /// flow that arrived in the order in which they were sent.
+    pub is_reordered: bool,
     /// Time when the capture point nearest to the responder saw it, if another one did too.
     pub far: Option<Instant>,
     /// It was lost because it was damaged: the next capture point saw it with a wrong ICRC.

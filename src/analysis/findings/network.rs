@@ -231,7 +231,7 @@ pub(super) fn reordering(side: &Side<'_>) -> Option<Finding> {
     }
     let all = side.direction.request_packets + side.direction.response_packets;
     let mut words = format!(
-        "{} of {} arrived after packets that were sent later",
+        "{} of {} arrived out of order",
         text::grouped(reordered),
         text::count(all.max(reordered), "packet"),
     );

@@ -86,8 +86,17 @@ impl Requester {
 
     /// Counts a packet that arrived after one that was sent later.
     pub(super) fn count_reordered(&mut self, frame: u64) {
-        self.statistics.reordered += 1;
-        self.evidence().reordered.push(frame);
+        self.count_late(frame, true);
+    }
+
+    /// Notes a packet that arrived after one that was sent later, and counts it unless those that
+    /// overtook it are the ones out of order.
+    pub(super) fn count_late(&mut self, frame: u64, is_out_of_order: bool) {
+        self.losses.note_late();
+        if is_out_of_order {
+            self.statistics.reordered += 1;
+            self.evidence().reordered.push(frame);
+        }
     }
 
     /// Counts a packet that the network delivered twice.

@@ -83,11 +83,23 @@ pub(super) struct Losses {
     /// Whether several capture points follow the requests, and the responses: what is lost between
     /// them is known.
     is_followed: [bool; 2],
+    /// Packets that came behind others that were sent later.
+    late: u64,
     /// Frame of the last response that was told to be lost behind the capture point.
     last_answer: u64,
 }
 
 impl Losses {
+    /// Notes a packet that came behind others that were sent later.
+    pub(super) fn note_late(&mut self) {
+        self.late += 1;
+    }
+
+    /// Whether packets came behind others that were sent later.
+    pub(super) fn has_late(&self) -> bool {
+        self.late > 0
+    }
+
     /// Whether several capture points follow the requests.
     pub(super) fn are_requests_followed(&self) -> bool {
         self.is_followed[0]
@@ -260,11 +272,11 @@ impl Requester {
     /// Tells a loss that nothing disproved. Where packets overtake others, a NAK does not tell a
     /// lost packet from a late one, and where most do that are missing, nor does a gap.
     fn tell_open_loss<S: Sink>(&mut self, open: &OpenLoss, scene: &mut Scene<'_, S>) {
-        let reordered = self.statistics.reordered;
+        let late = self.losses.late;
         let lost = self.statistics.lost_requests + self.losses.open.len() as u64 + 1;
-        let is_mostly_late = reordered > lost;
+        let is_mostly_late = late > lost;
         let is_uncertain = match open.sign {
-            Sign::Nak => reordered > 0,
+            Sign::Nak => late > 0,
             Sign::Gap => {
                 let is_gap = open.loss.frame.is_none();
                 is_mostly_late && (is_gap || open.place == LossPlace::AfterCapturePoint)

@@ -1,6 +1,7 @@
 //! Packets that a requester sent, and how far they are acknowledged.
 
 use super::records::Record;
+use crate::observe::disorder::Disorder;
 use crate::observe::sequence::PsnSpace;
 use crate::observe::transmissions::Transmissions;
 
@@ -25,6 +26,7 @@ pub(super) struct Progress {
     /// Packets that were skipped while others around them were retransmitted, and of which that is
     /// not known.
     pub(super) skips: u64,
+    pub(super) disorder: Disorder,
     pub(super) last_request: Seen,
     /// Time when the capture point at the responder saw a request last; 0 if there is none.
     last_far: u64,

@@ -144,22 +144,33 @@ impl Recovery {
     }
 }
 
-/// A rewind, or the continuation of one behind packets that did not come, that only one packet
-/// shows so far. If the next packet does not follow it, the network delivered it late.
+/// Packets that a rewind repeats, or with which it goes on behind packets that did not come, and
+/// that did not come before. If the packet behind them does not follow, or is new, the network
+/// delivered them late.
 #[derive(Clone, Debug)]
 pub(super) struct Tentative {
     /// The state before it.
     pub(super) before: Recovery,
-    /// The record of the packet before it came.
-    pub(super) record: Record,
-    /// The sequence number behind it.
+    pub(super) round_trip: RoundTrip,
+    /// Consecutive packets, one at least.
+    pub(super) packets: Vec<TentativePacket>,
+    /// The sequence number behind them.
     pub(super) end: u64,
     pub(super) cause: RetransmissionCause,
-    pub(super) round_trip: RoundTrip,
     pub(super) wait: u64,
+    pub(super) time: u64,
+}
+
+/// Packets of which it may stay open whether they were retransmitted or late.
+const TENTATIVE_MAX: usize = 256;
+
+/// A packet that was retransmitted, or late.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TentativePacket {
+    /// Its record before it came.
+    pub(super) record: Record,
     pub(super) wire_len: u32,
     pub(super) frame: u64,
-    pub(super) time: u64,
 }
 
 impl Requester {
@@ -185,15 +196,31 @@ impl Requester {
         self.recovery.is_recovering && since < self.round_trip.timeout_least()
     }
 
-    /// Decides what a rewind of one packet was, now that the next one begins at `next`. A packet of
-    /// a rewind is followed by those behind it, one that was overtaken by what is sent next, or by
-    /// another that was. Returns whether the next one is such another, which leaves it open.
-    pub(super) fn settle_tentative(&mut self, next: u64, now: u64) -> bool {
-        let Some(tentative) = self.tentative.take() else { return false };
-        let (first, end) = (tentative.record.sequence, tentative.end);
-        let cursor = tentative.before.cursor;
-        let is_forward = first > cursor;
-        let fills = self.progress.records.get(next).is_some_and(|record| record.missing > 0);
+    /// Decides whether packets were retransmitted or late, now that `packet` begins at `next`. Those
+    /// of a rewind are followed by those behind them, which came before; those that were overtaken
+    /// by what is sent next, or by others that were. Returns whether the packet is such another,
+    /// which leaves it open.
+    pub(super) fn settle_tentative(&mut self, next: u64, span: u32, packet: &PacketFacts) -> bool {
+        let Some(mut tentative) = self.tentative.take() else { return false };
+        let Some(first) = tentative.packets.first().map(|first| first.record.sequence) else {
+            return false;
+        };
+        let (end, cursor) = (tentative.end, tentative.before.cursor);
+        let (is_forward, now) = (first > cursor, packet.time.as_nanos());
+        let record = self.progress.records.get(next).copied();
+        let missing = record.filter(|record| record.missing > 0);
+        if let Some(record) = missing.filter(|record| !record.is_seen())
+            && (!is_forward && next == end && next < cursor)
+            && tentative.packets.len() < TENTATIVE_MAX
+        {
+            let record = Record { sequence: next, ..record };
+            let (wire_len, frame) = (packet.wire_len, packet.frame);
+            tentative.packets.push(TentativePacket { record, wire_len, frame });
+            tentative.end = next + u64::from(span);
+            self.tentative = Some(tentative);
+            return false;
+        }
+        let fills = missing.is_some();
         let follows = next > first && (is_forward || next < cursor) && !(fills && next > end);
         let is_repeated = !is_forward
             && next <= first
@@ -208,29 +235,39 @@ impl Requester {
             self.tentative = Some(tentative);
             return true;
         }
+        self.take_back(*tentative, is_forward);
+        false
+    }
+
+    /// Takes back that packets were retransmitted: they were late. `is_forward`: the requester was
+    /// retransmitting before, and did not go back for them.
+    fn take_back(&mut self, tentative: Tentative, is_forward: bool) {
         let counter = retransmitted_mut(&mut self.statistics, tentative.cause);
         if !is_forward {
             counter.rewinds = counter.rewinds.saturating_sub(1);
             counter.wait_nanos = counter.wait_nanos.saturating_sub(tentative.wait);
         }
-        counter.packets = counter.packets.saturating_sub(1);
-        counter.bytes = counter.bytes.saturating_sub(tentative.wire_len.into());
-        if let Some(message) = self.messages.find_mut(first) {
-            message.retransmitted_packets = message.retransmitted_packets.saturating_sub(1);
-            message.retransmitted_bytes =
-                message.retransmitted_bytes.saturating_sub(tentative.wire_len.into());
-        }
         self.recovery.restore(tentative.before, tentative.time);
         self.round_trip.restore_timeout(&tentative.round_trip);
-        if let Some(record) = self.progress.records.get_mut(first) {
-            // It was sent when it was missed.
-            (record.time, record.pass) = (tentative.record.time, tentative.record.pass);
-            record.missing = record.missing.saturating_sub(1);
-            record.flags |= RecordFlags::LATE;
+        for TentativePacket { record: before, wire_len, frame } in tentative.packets {
+            let (sequence, bytes) = (before.sequence, u64::from(wire_len));
+            let counter = retransmitted_mut(&mut self.statistics, tentative.cause);
+            counter.packets = counter.packets.saturating_sub(1);
+            counter.bytes = counter.bytes.saturating_sub(bytes);
+            if let Some(message) = self.messages.find_mut(sequence) {
+                message.retransmitted_packets = message.retransmitted_packets.saturating_sub(1);
+                message.retransmitted_bytes = message.retransmitted_bytes.saturating_sub(bytes);
+            }
+            if let Some(record) = self.progress.records.get_mut(sequence) {
+                // It was sent when it was missed.
+                (record.time, record.pass) = (before.time, before.pass);
+                record.missing = record.missing.saturating_sub(1);
+                record.flags |= RecordFlags::LATE;
+            }
+            self.disprove_loss(sequence);
+            let is_out_of_order = is_forward || self.progress.disorder.fall_behind();
+            self.count_late(frame, is_out_of_order);
         }
-        self.disprove_loss(first);
-        self.count_reordered(tentative.frame);
-        false
     }
 
     /// A packet that was taken for lost came late: its loss is not told.

@@ -3,7 +3,7 @@
 use super::inflight::needs_response;
 use super::progress::Seen;
 use super::records::{Record, RecordFlags};
-use super::recovery::{Asked, Tentative, Trigger};
+use super::recovery::{Asked, Tentative, TentativePacket, Trigger};
 use super::retransmissions::Repeat;
 use super::{PacketFacts, PacketRole, Requester, RetransmissionCause, Scene, Sink, Verdict};
 use crate::analysis::message::Outcome;
@@ -28,7 +28,7 @@ impl Requester {
         }
         self.learn_mtu(packet, info, sequence);
         let span = self.span_of(packet, info, sequence);
-        let is_late = self.settle_tentative(sequence, packet.time.as_nanos());
+        let is_late = self.settle_tentative(sequence, span, packet);
         self.note_followed(0, packet, scene);
         self.expect_responses(sequence, span, packet, info);
         let mut verdict = Verdict { sequence, ..Verdict::default() };
@@ -61,7 +61,9 @@ impl Requester {
             }
         } else if sequence < self.next() {
             let cause = self.recovery.pass_cause.unwrap_or(RetransmissionCause::Timeout);
-            self.tentative = self.tentative_of(sequence, span, cause, packet);
+            if self.tentative.is_none() {
+                self.tentative = self.tentative_of(sequence, span, cause, packet);
+            }
             if self.tentative.is_none() {
                 self.skip_until(self.recovery.cursor, sequence);
             }
@@ -123,15 +125,15 @@ impl Requester {
         let end = sequence + u64::from(span);
         let time = packet.time.as_nanos();
         (end < self.recovery.cursor || sequence > self.recovery.cursor).then(|| {
+            let record = Record { sequence, ..record };
+            let (wire_len, frame) = (packet.wire_len, packet.frame);
             Box::new(Tentative {
                 before: self.recovery.clone(),
-                record: Record { sequence, ..record },
+                round_trip: self.round_trip,
+                packets: vec![TentativePacket { record, wire_len, frame }],
                 end,
                 cause,
-                round_trip: self.round_trip,
                 wait: time.saturating_sub(record.time),
-                wire_len: packet.wire_len,
-                frame: packet.frame,
                 time,
             })
         })
@@ -183,10 +185,10 @@ impl Requester {
         scene: &mut Scene<'_, S>,
     ) {
         let (sequence, sightings) = (verdict.sequence, packet.sightings);
-        if !sightings.is_overtaken && sightings.lost.is_none() && !verdict.reordered {
+        if !sightings.is_reordered && sightings.lost.is_none() && !verdict.reordered {
             return;
         }
-        if sightings.is_overtaken && !verdict.reordered {
+        if sightings.is_reordered && !verdict.reordered {
             verdict.reordered = true;
             self.count_reordered(packet.frame);
         }
@@ -239,6 +241,7 @@ impl Requester {
                 Record { sequence, span, digest, time, frame, pass, transmissions, missing, flags };
             self.push_record(record, scene);
             self.progress.new_packets += 1;
+            self.progress.disorder.advance(self.progress.gaps > 0);
             self.progress.space.set_next(sequence + u64::from(span));
             self.recovery.cursor = self.next();
         } else {

@@ -13,8 +13,10 @@ use crate::wire::{OpcodeInfo, Operation};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Due,
-    /// Others overtook it.
+    /// Others overtook it, fewer than it and others that are late.
     Late,
+    /// Others overtook it, and it counts as out of order.
+    OutOfOrder,
     /// It answers no request that was captured, or is a copy.
     Stray,
     /// The responder repeats all responses to a request, and this is not the first of them.
@@ -66,9 +68,10 @@ impl Requester {
         let has_run = matches!(role_of(packet, info), PacketRole::Response);
         let place =
             if has_run { self.follow_run(sequence, packet, info, scene) } else { Place::Due };
-        if place == Place::Late && !packet.sightings.is_delivered {
+        let is_late = matches!(place, Place::Late | Place::OutOfOrder);
+        if is_late && !packet.sightings.is_delivered {
             verdict.reordered = true;
-            self.count_reordered(packet.frame);
+            self.count_late(packet.frame, place == Place::OutOfOrder);
         }
         match (info.operation, answer) {
             (Operation::ReadResponse, _) => {
@@ -91,7 +94,7 @@ impl Requester {
             self.statistics.response_packets -= 1;
             self.count_duplicate(packet.frame);
         }
-        if packet.sightings.is_overtaken && !verdict.reordered {
+        if packet.sightings.is_reordered && !verdict.reordered {
             verdict.reordered = true;
             self.count_reordered(packet.frame);
         }
@@ -119,7 +122,7 @@ impl Requester {
                 self.report_missing(&missing, packet.frame, scene);
                 return Place::Due;
             }
-            Arrival::Late | Arrival::Stray if is_next => {
+            Arrival::Late { .. } | Arrival::Stray if is_next => {
                 self.reads.stray = Some(sequence);
                 return Place::Repeated;
             }
@@ -128,10 +131,14 @@ impl Requester {
                 self.reads.stray = Some(sequence);
                 return Place::Stray;
             }
-            Arrival::Late | Arrival::Stray => {}
+            Arrival::Late { .. } | Arrival::Stray => {}
         }
         self.losses.disprove(|loss| loss.is_response_in(sequence..=sequence));
-        if arrival == Arrival::Late { Place::Late } else { Place::Stray }
+        match arrival {
+            Arrival::Late { is_out_of_order: true } => Place::OutOfOrder,
+            Arrival::Late { .. } => Place::Late,
+            _ => Place::Stray,
+        }
     }
 
     /// Whether the network's copy of a response that was lost came to the requester in its place.
@@ -231,7 +238,7 @@ impl Requester {
         let answered = self.progress.records.get(unacked.saturating_sub(1));
         if answered.is_some_and(|record| {
             record.transmissions == 1 && record.frame > self.answers.repeat_frame
-        }) && self.statistics.reordered == 0
+        }) && !self.losses.has_late()
         {
             self.answers.expect_none();
         }

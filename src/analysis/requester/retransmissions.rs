@@ -327,7 +327,8 @@ impl Requester {
         verdict: &mut Verdict,
         packet: &PacketFacts,
     ) {
-        self.count_reordered(packet.frame);
+        let is_out_of_order = self.progress.disorder.fall_behind();
+        self.count_late(packet.frame, is_out_of_order);
         self.disprove_loss(sequence);
         if self.progress.records.get(sequence).is_some_and(Record::is_seen) {
             verdict.retransmission = self.recovery.pass_cause;

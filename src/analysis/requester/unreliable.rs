@@ -75,7 +75,8 @@ impl Requester {
         if verdict.duplicate {
             self.count_duplicate(packet.frame);
         } else if verdict.reordered {
-            self.count_reordered(packet.frame);
+            let is_out_of_order = self.progress.disorder.fall_behind();
+            self.count_late(packet.frame, is_out_of_order);
         }
     }
 
@@ -113,6 +114,7 @@ impl Requester {
             self.forget_unreliable(is_datagram, scene);
         }
         self.progress.space.set_next(sequence + 1);
+        self.progress.disorder.advance(self.progress.gaps > 0);
         self.recovery.cursor = sequence + 1;
     }
 

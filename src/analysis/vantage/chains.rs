@@ -59,6 +59,14 @@ pub(super) struct Chain {
     pub(super) sightings: Vec<Sighting>,
     /// The network made it.
     pub(super) is_copy: bool,
+    /// It arrived out of order somewhere on its way.
+    pub(super) is_reordered: bool,
+}
+
+impl Chain {
+    fn begin(seen: Sighting, is_copy: bool) -> Self {
+        Self { sightings: vec![seen], is_copy, is_reordered: false }
+    }
 }
 
 /// The time from one file to another.
@@ -112,8 +120,13 @@ fn follow(chains: &mut Vec<Chain>, before: Option<u16>, here: &[Sighting], hop: 
     for (seen, origin) in here.iter().zip(align(&sent, here, hop.spread)) {
         match origin {
             Origin::Sent(at) => chains[sent[at].chain].sightings.push(*seen),
-            Origin::Copy => chains.push(Chain { sightings: vec![*seen], is_copy: true }),
-            Origin::Unseen => chains.push(Chain { sightings: vec![*seen], is_copy: false }),
+            Origin::Reordered(at) => {
+                let chain = &mut chains[sent[at].chain];
+                chain.sightings.push(*seen);
+                chain.is_reordered = true;
+            }
+            Origin::Copy => chains.push(Chain::begin(*seen, true)),
+            Origin::Unseen => chains.push(Chain::begin(*seen, false)),
         }
     }
 }
@@ -123,6 +136,8 @@ fn follow(chains: &mut Vec<Chain>, before: Option<u16>, here: &[Sighting], hop: 
 enum Origin {
     /// The packet at this place of those that the file before saw.
     Sent(usize),
+    /// The same, but packets that it passed or that passed it arrived in another order.
+    Reordered(usize),
     /// The network made it of one that it delivered besides.
     Copy,
     /// The file before did not see it.
@@ -154,7 +169,7 @@ fn align(sent: &[Sent], here: &[Sighting], spread: i64) -> Vec<Origin> {
         *origin = match open {
             Some(at) if !copies.contains(&seen.index) => {
                 is_matched[at] = true;
-                Origin::Sent(at)
+                Origin::Reordered(at)
             }
             _ if candidates.next().is_none() => Origin::Unseen,
             _ => Origin::Copy,
@@ -397,8 +412,8 @@ mod tests {
     fn packet_that_was_overtaken_until_its_retransmission_came_is_matched_with_its_own() {
         let sent = [(5, 0), (6, 1_000), (7, 2_000), (5, 300_000), (6, 301_000), (7, 302_000)];
         let here = [(6, 5_000), (7, 6_000), (5, 304_000), (6, 305_000), (5, 305_900), (7, 306_000)];
-        use Origin::Sent;
-        let origins = [Sent(1), Sent(2), Sent(3), Sent(4), Sent(0), Sent(5)];
+        use Origin::{Reordered, Sent};
+        let origins = [Sent(1), Sent(2), Sent(3), Sent(4), Reordered(0), Sent(5)];
         assert_eq!(aligned(&sent, &here), origins);
     }
 }
