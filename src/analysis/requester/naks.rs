@@ -121,6 +121,7 @@ impl Requester {
         &mut self,
         packet: &PacketFacts,
         code: NakCode,
+        is_sent_earlier: bool,
         verdict: &mut Verdict,
         scene: &mut Scene<'_, S>,
     ) {
@@ -135,14 +136,13 @@ impl Requester {
             *counter += 1;
         }
         self.evidence().naks.push(packet.frame);
-        if sequence < self.progress.unacked
-            && self.answers.last.sequence >= sequence
-            && self.answers.last.frame > 0
-        {
-            let ack = self.answers.last.frame;
+        // One that others overtook was sent before they acknowledged.
+        let is_late = is_sent_earlier || packet.sightings.is_reordered;
+        let ack = self.answers.last;
+        if sequence < self.progress.unacked.min(ack.sequence + 1) && ack.frame > 0 && !is_late {
             let frames = &mut self.evidence().naks_of_acknowledged;
             frames.push(packet.frame);
-            frames.push(ack);
+            frames.push(ack.frame);
         }
         self.advance(sequence, packet, scene);
         self.check_implied_nak(sequence, packet);

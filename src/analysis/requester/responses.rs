@@ -84,7 +84,9 @@ impl Requester {
                 self.handle_ack(packet, credits, is_sent_earlier, &mut verdict, scene)
             }
             (_, Some(Answer::RnrNak(timer))) => self.handle_rnr(packet, timer, &mut verdict, scene),
-            (_, Some(Answer::Nak(code))) => self.handle_nak(packet, code, &mut verdict, scene),
+            (_, Some(Answer::Nak(code))) => {
+                self.handle_nak(packet, code, is_sent_earlier, &mut verdict, scene)
+            }
             (_, Some(Answer::Reserved(_)) | None) => {}
         }
         verdict.duplicate |= is_copy;

@@ -79,3 +79,20 @@ fn copy_of_a_nak_may_come_after_the_retransmission_began() {
     script.wait_micros(19);
     assert!(!script.sequence_nak(11).duplicate);
 }
+
+#[test]
+fn nak_that_acknowledgements_overtook_breaks_no_rule() {
+    let violations = |msn: u32| {
+        let mut script = Script::new();
+        script.sends(10..14);
+        script.ack_with_msn(13, 4);
+        let syndrome = Syndrome::from(Answer::Nak(NakCode::PsnSequenceError));
+        let mut facts = script.facts(1, Opcode::RC_ACKNOWLEDGE, 11, 0);
+        facts.aeth = Some((syndrome, Msn::new(msn)));
+        script.put(facts);
+        let findings = script.finish().0.findings;
+        findings.iter().filter(|finding| finding.kind == FindingKind::ProtocolViolation).count()
+    };
+    // Sent when one message was complete; and after all were.
+    assert_eq!([violations(1), violations(4)], [0, 1]);
+}

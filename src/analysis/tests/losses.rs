@@ -344,3 +344,33 @@ fn gap_behind_a_read_is_no_response_where_the_path_mtu_has_room_for_all() {
     assert_eq!((direction.reordered, direction.lost_requests, direction.lost_responses), (1, 0, 0));
     assert!(told.messages.iter().all(|message| message.outcome == Outcome::Completed));
 }
+
+#[test]
+fn packet_that_overtakes_many_is_one_out_of_order_and_nothing_is_lost() {
+    let mut script = Script::new();
+    script.sends(10..20);
+    script.send(40);
+    // The responder asks for PSN 20, which is on its way, as are those behind it.
+    script.sequence_nak(20);
+    script.sends(20..40);
+    script.sends(41..50);
+    script.ack(49);
+    let report = script.finish().0;
+    let direction = only_direction(&report);
+    assert_eq!((direction.reordered, direction.lost_requests, direction.lost_or_late), (1, 0, 0));
+    assert_eq!(direction.retransmissions.total().packets, 0);
+}
+
+#[test]
+fn packets_that_fill_a_gap_and_repeat_what_came_are_retransmitted() {
+    let mut script = Script::new();
+    script.sends(10..20);
+    script.send(24);
+    script.sequence_nak(20);
+    script.sends(20..26);
+    script.ack(25);
+    let report = script.finish().0;
+    let direction = only_direction(&report);
+    assert_eq!((direction.reordered, direction.lost_requests), (0, 4));
+    assert_eq!(direction.retransmissions.sequence_nak.packets, 5);
+}
