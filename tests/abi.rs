@@ -3,6 +3,9 @@
 //! enumerations and flags of `roce::verbs`.
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
+#[path = "common/needs.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod needs;
 #[path = "common/process.rs"]
 mod process;
 
@@ -36,7 +39,10 @@ struct Question {
 #[test]
 fn structures_and_numbers_are_those_of_the_installed_header() {
     // Rule: T-36.
-    let header = preprocessed();
+    let Some(header) = preprocessed() else {
+        let test = "structures_and_numbers_are_those_of_the_installed_header";
+        return needs::skip(test, "headers are missing; Debian has them in librdmacm-dev");
+    };
     let words: std::collections::BTreeSet<&str> =
         header.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
     let (mut questions, mut missing) = (Vec::new(), Vec::new());
@@ -155,19 +161,14 @@ fn numbers() -> Vec<(String, i128)> {
     numbers
 }
 
-/// The header with everything it includes, and its macros.
-fn preprocessed() -> String {
+/// Returns the headers with everything they include, and their macros, if they are installed.
+fn preprocessed() -> Option<String> {
     let mut cc = Command::new("cc");
     cc.args(["-E", "-dD", "-xc", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut cc = cc.stderr(Stdio::piped()).spawn().expect("cc: Debian's package gcc has it");
     cc.stdin.take().unwrap().write_all(HEADERS.as_bytes()).unwrap();
     let output = cc.wait_with_output().unwrap();
-    assert!(
-        output.status.success(),
-        "a header is missing: install libibverbs-dev and librdmacm-dev (apt-get install librdmacm-dev)\n{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).unwrap()
+    output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
 }
 
 /// Compiles and runs a program that prints one number a question.

@@ -64,7 +64,7 @@ static SKIPPED: Mutex<Option<(&str, Vec<String>)>> = Mutex::new(None);
 
 /// Notes that a test was skipped, unless nothing may be.
 #[track_caller]
-fn skip(test: &str, why: &'static str) {
+pub fn skip(test: &str, why: &'static str) {
     let required = env::var_os("ROCE_TEST_REQUIRE").is_some_and(|what| what == "all");
     assert!(!required, "ROCE_TEST_REQUIRE=all: {test} needs what is missing: {why}");
     let mut skipped = SKIPPED.lock().unwrap_or_else(PoisonError::into_inner);

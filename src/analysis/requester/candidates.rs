@@ -11,7 +11,8 @@ impl Requester {
             return false;
         }
         let sequence = self.sequence_of(packet.psn);
-        let first = self.progress.records.first().map_or(self.next(), |record| record.sequence);
+        let first =
+            self.progress.records.first().map_or_else(|| self.next(), |record| record.sequence);
         if sequence < first.max(self.progress.unacked.saturating_sub(1)) {
             return false;
         }
@@ -33,7 +34,9 @@ impl Requester {
         let sequence = self.sequence_of(packet.psn);
         let known = self.messages.find(sequence);
         let known = known.and_then(|message| Some((message.first, message.reth?.length)));
-        let Some((read, length)) = known.or(self.sizes.unsized_read()) else { return false };
+        let Some((read, length)) = known.or_else(|| self.sizes.unsized_read()) else {
+            return false;
+        };
         let Some(offset) = sequence.checked_sub(read) else { return false };
         MTUS.into_iter().filter(|mtu| [0, *mtu].contains(&self.sizes.mtu())).any(|mtu| {
             let end = offset * u64::from(mtu) + u64::from(packet.payload_len);

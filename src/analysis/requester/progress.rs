@@ -37,7 +37,8 @@ pub(super) struct Progress {
 impl Progress {
     /// Lowest sequence number that is remembered or not acknowledged.
     pub(super) fn lowest(&self) -> u64 {
-        let first = self.records.first().map_or(self.space.next(), |record| record.sequence);
+        let first =
+            self.records.first().map_or_else(|| self.space.next(), |record| record.sequence);
         first.min(self.unacked)
     }
 

@@ -61,6 +61,8 @@ impl Requester {
             }
         } else if sequence < self.next() {
             let cause = self.recovery.pass_cause.unwrap_or(RetransmissionCause::Timeout);
+            let is_gap = sequence > self.recovery.cursor || self.progress.skips > 0;
+            self.progress.disorder.advance(is_gap);
             if self.tentative.is_none() {
                 self.tentative = self.tentative_of(sequence, span, cause, packet);
             }

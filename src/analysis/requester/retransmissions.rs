@@ -241,6 +241,7 @@ impl Requester {
         }
         self.recovery.attempts += 1;
         self.recovery.attempt_time = now;
+        self.progress.disorder.advance(false);
         self.begin_recovery();
         self.messages.reopen_reads(sequence);
         if used.is_some_and(|used| matches!(used.asked, Asked::Late | Asked::Replayed)) {
