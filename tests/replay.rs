@@ -128,7 +128,7 @@ fn capture_cut_before_the_transport_header_is_named_as_such() {
     assert!(hint.contains("no RoCE packet found in 1 frames: 1 of them are cut"), "{hint}");
 }
 
-/// What `roce replay` prints.
+/// Returns the output of `roce replay`.
 fn printed(arguments: &[&str]) -> String {
     let roce =
         Command::new(env!("CARGO_BIN_EXE_roce")).arg("replay").args(arguments).output().unwrap();

@@ -1,4 +1,5 @@
-//! Agreements that the connection manager makes: which queue pairs belong together, and how they shall behave.
+//! Agreements that the connection manager makes: which queue pairs belong together, and how they
+//! shall behave.
 
 use std::collections::VecDeque;
 

@@ -32,5 +32,6 @@ impl Hasher for FoldHasher {
     }
 }
 
-/// A table by keys that are hashed fast. A capture can choose its keys: what is in a table is bounded.
+/// A table by keys that are hashed fast. A capture can choose its keys: what is in a table is
+/// bounded.
 pub(crate) type FoldMap<K, V> = HashMap<K, V, BuildHasherDefault<FoldHasher>>;

@@ -1,4 +1,4 @@
-//! What the analysis needs to know of one packet.
+//! Facts about one packet, for the analysis and the replay.
 
 use super::sightings::Sightings;
 use crate::decode::{Context, TrainPosition};
@@ -7,16 +7,17 @@ use crate::wire::aeth::Syndrome;
 use crate::wire::mad::{AttributeId, MgmtClass};
 use crate::wire::{Bits, Gid, IcrcVerdict, Msn, Network, Opcode, Packet, Psn, Qpn, RKey, cm};
 
-/// What the analysis needs to know of one packet: a value that can be made on any thread and kept.
+/// Facts about one packet: a value that can be made on any thread and kept.
 #[derive(Clone, Debug)]
 pub struct PacketFacts {
-    /// Its number in the capture (`frame.number`; of the merged capture, where there are several files).
+    /// Number of the frame in the capture (`frame.number`; in the merged capture, if there are
+    /// several files).
     pub frame: u64,
-    /// Its position in its frame, if that is a train of several packets.
+    /// Position in the frame, if the frame is a train of several packets.
     pub train: Option<TrainPosition>,
-    /// Which of the files it is from, counted from 0.
+    /// Index of the capture file, from 0.
     pub file: u16,
-    /// When it was captured. A frame without a time stamp has that of the frame before it.
+    /// Time of the capture. A frame without a time stamp has that of the frame before it.
     pub time: Instant,
     /// The sender's address.
     pub source: Gid,
@@ -54,22 +55,23 @@ pub struct PacketFacts {
     pub aeth: Option<(Syndrome, Msn)>,
     /// Address, key and length of the RETH or the AtomicETH, where there is one.
     pub reth: Option<RethFacts>,
-    /// The same for two captures of one packet, and for copies of it that the network made; almost always different
-    /// for different packets. The ICRC that was captured where there is one, else a digest of the headers.
+    /// Identity of the packet: equal for two captures of one packet and for copies of it that the
+    /// network made, almost always different for different packets. The ICRC that was captured if
+    /// there is one, else a digest of the headers.
     pub digest: u32,
     /// The message of the connection manager that it carries, where it does.
     pub cm: Option<Box<CmFacts>>,
-    /// What the other files of the capture say about it.
+    /// Findings of the other files of the capture about the packet.
     pub sightings: Sightings,
 }
 
 /// Whether a frame is a train that is cut before its first packet ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unsplit {
-    /// It is not.
+    /// One packet, or a train that can be split.
     #[default]
     No,
-    /// Its length may be that of one packet, or that of several.
+    /// The length may be that of one packet, or that of several.
     Possible,
     /// No packet has its length. What else is told of the packet is wrong.
     Certain,
@@ -95,11 +97,11 @@ pub struct RethFacts {
     pub length: u32,
 }
 
-/// What a message of the connection manager says about a connection.
+/// Facts about a connection in a message of the connection manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CmFacts {
-    /// Which message it is.
+    /// Kind of the message.
     pub attribute: AttributeId,
     /// The sender's communication ID.
     pub local_comm_id: u32,
@@ -107,29 +109,31 @@ pub struct CmFacts {
     pub remote_comm_id: u32,
     /// The sender's queue pair, where the message names it (REQ, REP, SIDR REP).
     pub qpn: Option<Qpn>,
-    /// The first PSN that the *receiver* of the message will send, where the message names it (REQ, REP).
+    /// The first PSN that the *receiver* of the message will send, where the message names it (REQ,
+    /// REP).
     pub starting_psn: Option<Psn>,
-    /// The port that the application connects to, where the service ID is one of the RDMA connection manager's.
+    /// The port that the application connects to, where the service ID is one of the RDMA
+    /// connection manager's.
     pub application_port: Option<u16>,
     /// The path MTU in bytes (REQ).
     pub path_mtu: Option<u16>,
     /// The retransmission timeout's exponent: 4.096 µs × 2^n (REQ: local ACK timeout).
     pub ack_timeout: Option<u8>,
-    /// How often a request is retransmitted without an answer (REQ).
+    /// Maximum number of retransmissions of a request without an answer (REQ).
     pub retry_count: Option<u8>,
-    /// How often a request is retransmitted after an RNR NAK; 7 means for ever (REQ, REP).
+    /// Maximum number of retransmissions of a request after RNR NAKs; 7 means no limit (REQ, REP).
     pub rnr_retry_count: Option<u8>,
     /// READs and ATOMICs that the sender may have in flight.
     pub initiator_depth: Option<u8>,
     /// READs and ATOMICs that the sender accepts.
     pub responder_resources: Option<u8>,
-    /// Why the connection was refused (REJ).
+    /// Reason of the rejection (REJ).
     pub reject_reason: Option<u16>,
 }
 
 impl PacketFacts {
-    /// What the analysis needs to know of a frame from capture file `file`, or `None` if it holds no transport packet
-    /// (neither RoCE nor native InfiniBand, or cut before the end of its BTH).
+    /// Returns the facts about a frame of capture file `file`, or `None` if it holds no transport
+    /// packet (neither RoCE nor native InfiniBand, or cut before the end of its BTH).
     pub fn new(context: &Context<'_>, file: u16) -> Option<Self> {
         let icrc = context.icrc()?;
         let frame = &context.frame;
@@ -237,7 +241,7 @@ fn low_byte<const W: u32>(bits: Bits<W>) -> u8 {
 }
 
 impl CmFacts {
-    /// What a message says.
+    /// Reads the facts from a message.
     fn new(attribute: AttributeId, message: &cm::Message<'_>) -> Self {
         let mut facts = Self {
             attribute,

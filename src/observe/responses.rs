@@ -13,7 +13,8 @@ use super::disorder::Disorder;
 /// Requests of a direction that wait for their responses at the most. The oldest are forgotten.
 const RUNS_MAX: usize = 1024;
 
-/// Responses that are missing and remembered, at the most, in case they are late. The oldest are forgotten.
+/// Responses that are missing and remembered, at the most, in case they are late. The oldest are
+/// forgotten.
 const LATE_MAX: usize = 256;
 
 /// Responses to one request.
@@ -48,14 +49,14 @@ pub(crate) struct Missing {
 /// The place of a response among those that are due.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// It is due, behind what is missing.
+    /// A response that is due, behind those that are missing.
     Due(Missing),
-    /// It was missing, and others overtook it.
+    /// A response that was missing, and that others overtook.
     Late {
         /// Whether it counts as out of order; see [`Disorder`].
         is_out_of_order: bool,
     },
-    /// It belongs to no run that is due: it is a copy, or answers a request that was not captured.
+    /// A response of no run that is due: a copy, or the answer to a request that was not captured.
     Stray,
 }
 
@@ -115,7 +116,8 @@ impl ResponseRuns {
         *self = Self::default();
     }
 
-    /// Takes a response, `begins`: the first of its run. What was requested after `answerable` cannot be answered yet.
+    /// Takes a response, `begins`: the first of its run. What was requested after `answerable`
+    /// cannot be answered yet.
     pub(crate) fn response(&mut self, sequence: u64, begins: bool, answerable: u64) -> Arrival {
         let holds = |run: &Run| {
             if begins { run.first == sequence } else { (run.first..run.end).contains(&sequence) }
@@ -224,7 +226,7 @@ mod tests {
         }
     }
 
-    /// What is missing before a response that is due.
+    /// Returns the responses that are missing before one that is due.
     fn due(arrival: Arrival) -> Missing {
         match arrival {
             Arrival::Due(missing) => missing,

@@ -6,12 +6,13 @@ use super::timing::TIMEOUT_NANOS_LEAST;
 /// not known.
 const SILENCE_NANOS_LEAST: u64 = 8_000_000;
 
-/// What is known of the times of a requester, in nanoseconds; 0 where nothing is.
+/// Estimated times of a requester, in nanoseconds; 0 is unknown.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundTrip {
     smoothed: u64,
     least: u64,
-    /// That of the requests of the other end: from the capture point to the requester and back.
+    /// Smoothed round-trip time of the other end's requests: from the capture point to the
+    /// requester and back.
     peer: u64,
     /// Smoothed time from a NAK at the capture point to the retransmission there.
     nak_reaction: u64,
@@ -24,9 +25,9 @@ pub(crate) struct RoundTrip {
 /// Times after which a retransmission is likelier to come from a timeout than from a response.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimeoutBound {
-    /// Since the packet was transmitted.
+    /// Time since the packet was transmitted.
     pub(crate) since_sent: u64,
-    /// Since the response.
+    /// Time since the response.
     pub(crate) since_response: u64,
 }
 

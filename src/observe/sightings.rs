@@ -5,22 +5,23 @@ use crate::time::Instant;
 /// Findings of the other files of a capture about a packet. With one file nothing is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sightings {
-    /// Where it was lost, if one capture point saw it and the next one on its way did not.
+    /// The capture points between which it was lost: one saw it, the next one on its way did not.
     pub lost: Option<LostBetween>,
-    /// Where it may have been lost: the file of the next capture point on its way ends before it could have seen it.
+    /// The capture points between which it may have been lost: the file of the second one ends
+    /// before it could have seen it.
     pub unseen: Option<LostBetween>,
-    /// The last capture point on its way saw it.
+    /// Whether the last capture point on its way saw it.
     pub is_delivered: bool,
-    /// The network made it of a packet that was sent once.
+    /// Whether the network made it of a packet that was sent once.
     pub is_copy: bool,
-    /// It arrived out of order at the last capture point: it is not among the most packets of its
-    /// flow that arrived in the order in which they were sent.
+    /// Whether it arrived out of order at the last capture point: it is not part of the longest
+    /// sequence of packets of its flow that arrived in the order in which they were sent.
     pub is_reordered: bool,
     /// Time when the capture point nearest to the responder saw it, if another one did too.
     pub far: Option<Instant>,
-    /// It was lost because it was damaged: the next capture point saw it with a wrong ICRC.
+    /// Whether it was lost because it was damaged: the next capture point saw it with a wrong ICRC.
     pub is_damaged_later: bool,
-    /// It is the damaged form of a packet that another file has whole.
+    /// Whether it is the damaged form of a packet that another file has whole.
     pub is_damaged_copy: bool,
 }
 
@@ -31,6 +32,6 @@ pub struct LostBetween {
     pub from: u16,
     /// The first file on its way that does not.
     pub to: u16,
-    /// Its frame in the last file that has it.
+    /// Frame of the packet in the last file that has it.
     pub frame: u64,
 }

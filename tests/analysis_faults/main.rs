@@ -1,13 +1,16 @@
-//! Two engines under faults injected by rule, three capture points, and the analysis of what they captured: every
-//! injected fault is found with its right cause and frame, and nothing that was not injected is blamed.
+//! Two engines under faults injected by rule, three capture points, and the analysis of what they
+//! captured: every injected fault is found with its right cause and frame, and nothing that was not
+//! injected is blamed.
 //!
-//! A scenario ([`plan`], [`scenarios`]) is run under virtual time ([`world`]), which logs what really happened
-//! ([`truth`]). The captures of each point by itself, and of several together, are analyzed ([`observe`]) and compared
-//! with the log ([`check`]). What one capture point cannot know in principle is exempt there, by rules that stand in
-//! [`check`] with their reasons; with the points at both ends nothing is.
+//! A scenario ([`plan`], [`scenarios`]) is run under virtual time ([`world`]), which logs what
+//! really happened ([`truth`]). The captures of each point by itself, and of several together, are
+//! analyzed ([`observe`]) and compared with the log ([`check`]). What one capture point cannot know
+//! in principle is exempt there, by rules that stand in [`check`] with their reasons; with the
+//! points at both ends nothing is.
 //!
-//! `cargo test --test analysis_faults` runs the named scenarios and some seeds. More: `ROCE_SEEDS=10000 cargo test
-//! --release --test analysis_faults`. One: `ROCE_SEED=17 cargo test --test analysis_faults -- --nocapture`.
+//! `cargo test --test analysis_faults` runs the named scenarios and some seeds. More:
+//! `ROCE_SEEDS=10000 cargo test --release --test analysis_faults`. One:
+//! `ROCE_SEED=17 cargo test --test analysis_faults -- --nocapture`.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,

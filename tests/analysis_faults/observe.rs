@@ -1,4 +1,4 @@
-//! What the analysis makes of the captures of some of the points.
+//! The analysis of the captures of some of the points.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use roce::wire::{Gid, LinkType, ROCE_PORT};
 
 use super::truth::{Captured, Truth};
 
-/// What came out.
+/// Results of an analysis.
 pub struct Observed<'t> {
     pub points: Vec<usize>,
-    /// By frame number, from 1: the point and what was captured there.
+    /// The point and the captured frame, by frame number from 1.
     pub frames: Vec<(usize, &'t Captured)>,
-    /// By frame number.
+    /// Notes by frame number.
     pub notes: BTreeMap<u64, PacketNote>,
     pub losses: Vec<LossNote>,
     pub messages: Vec<Message>,
@@ -93,7 +93,8 @@ impl Observed<'_> {
         Some((index, is_b != is_exchanged))
     }
 
-    /// The connection of the scenario that a connection of the report is, and whether its end 0 is B.
+    /// The connection of the scenario that a connection of the report is, and whether its end 0 is
+    /// B.
     pub fn scenario_of(&self, truth: &Truth, connection: &Connection) -> Option<(usize, bool)> {
         let is_b = is_b(connection.ends[0].address);
         let qpns = connection.ends.each_ref().map(|end| end.qpn.map(|qpn| qpn.get()));

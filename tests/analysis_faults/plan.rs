@@ -1,4 +1,4 @@
-//! What a scenario is made of: connections, their work, and the faults of the network.
+//! Parts of a scenario: connections, their work, and the faults of the network.
 
 use std::time::Duration;
 
@@ -13,9 +13,10 @@ pub struct Scenario {
     pub ipv6: bool,
     pub connections: Vec<Connection>,
     pub faults: Vec<FaultRule>,
-    /// From when on this hop loses everything.
+    /// Time from which this hop loses all packets.
     pub cut: Option<(Duration, Hop)>,
-    /// By how much the clocks of the capture points at A, at the switch and at B are ahead, in nanoseconds.
+    /// Nanoseconds by which the clocks of the capture points at A, at the switch and at B are
+    /// ahead.
     pub clocks: [i64; 3],
 }
 
@@ -33,9 +34,10 @@ pub struct Connection {
     pub rnr_timer: u32,
     /// READs and ATOMICs that each side may have in flight.
     pub reads: u8,
-    /// What each side posts.
+    /// Work that each side posts.
     pub work: [Vec<Post>; 2],
-    /// When each side posts the receives for the peer's messages, one time for each; the last time serves for the rest.
+    /// Times at which each side posts the receives for the peer's messages, one time for each; the
+    /// last time serves for the rest.
     pub receives: [Vec<Duration>; 2],
 }
 
@@ -68,13 +70,13 @@ impl Op {
 /// One of the two links of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hop {
-    /// Between A and the switch.
+    /// The link of A and the switch.
     A = 0,
-    /// Between the switch and B.
+    /// The link of the switch and B.
     B = 1,
 }
 
-/// Which packets a rule is about.
+/// Class of the packets that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
     /// Requests.
@@ -95,16 +97,17 @@ impl Class {
     }
 }
 
-/// A fault by rule: to a connection's packet of this class with this PSN, when it passes this hop for the n-th time.
+/// A fault by rule: to a connection's packet of this class with this PSN, when it passes this hop
+/// for the n-th time.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultRule {
     pub connection: usize,
-    /// Whose requests (or the responses to them): 0 for A's.
+    /// Requester of the packets, requests or responses to them: 0 for A.
     pub requester: usize,
     pub class: Class,
     /// PSN relative to the first one of the requester.
     pub offset: u32,
-    /// From 1.
+    /// Number of the passage that the rule matches, from 1.
     pub nth: u32,
     pub hop: Hop,
     pub action: Action,

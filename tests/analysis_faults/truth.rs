@@ -1,4 +1,5 @@
-//! What really happened: every transmission, every fault, every sighting, as the harness saw it.
+//! The truth about a scenario: every transmission, every fault, every sighting, as the harness saw
+//! it.
 
 use roce::analysis::RetransmissionCause;
 use roce::link::fault::Action;
@@ -37,7 +38,7 @@ pub struct Transmission {
 }
 
 impl Transmission {
-    /// What the numbers of frames that belong to no connection point at.
+    /// The transmission of frames that belong to no connection.
     pub fn witness(time: Instant) -> Self {
         Self {
             connection: usize::MAX,
@@ -70,14 +71,16 @@ impl Transmission {
         (self.sequence..self.sequence + u64::from(self.psns)).contains(&sequence)
     }
 
-    /// Whether it is of the same connection, sender and kind (requests, or responses) as another one.
+    /// Whether it is of the same connection, sender and kind (requests, or responses) as another
+    /// one.
     pub fn is_alike(&self, other: &Self) -> bool {
         let kind =
             |packet: &Self| (packet.connection, packet.sender, packet.class == Class::Request);
         kind(self) == kind(other)
     }
 
-    /// Which end's PSN space it belongs to: 0 for A's requests and the responses to them.
+    /// Index of the requester whose PSN space it belongs to: 0 for A's requests and the responses
+    /// to them.
     pub fn requester(&self) -> usize {
         if self.class == Class::Request { self.sender } else { 1 - self.sender }
     }
@@ -91,7 +94,8 @@ pub struct Injected {
     pub action: Action,
 }
 
-/// The number of the transmission that belongs to no connection: it shows that a point captures at its time.
+/// The number of the transmission that belongs to no connection: it shows that a point captures at
+/// its time.
 pub const WITNESS: usize = 0;
 
 /// A frame of a capture point.
@@ -113,18 +117,18 @@ pub struct Completed {
     pub requester: usize,
     pub op: Op,
     pub len: u32,
-    /// Nothing: it never completed.
+    /// Status of the completion; `None` if the message never completed.
     pub status: Option<WcStatus>,
     /// Whether a packet of it was transmitted.
     pub begun: bool,
 }
 
-/// Everything.
+/// The truth about one scenario.
 #[derive(Debug, Default)]
 pub struct Truth {
     pub transmissions: Vec<Transmission>,
     pub injected: Vec<Injected>,
-    /// At A, at the switch, at B.
+    /// Frames captured at A, at the switch, at B.
     pub captured: [Vec<Captured>; 3],
     pub completed: Vec<Completed>,
     /// Timeouts, sequence NAKs, implied NAKs, RNR NAKs, of A's and B's engine.

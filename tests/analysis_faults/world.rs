@@ -26,10 +26,10 @@ use super::frames::{corrupt, mark};
 use super::plan::{Class, FaultRule, Hop, Op, Scenario};
 use super::truth::{Captured, Completed, Injected, Transmission, Truth, WITNESS};
 
-/// How long a packet takes over each hop.
+/// Transit time of each hop.
 pub const HOP_DELAY: Duration = Duration::from_micros(2);
 
-/// By how much a copy that the network makes follows the packet.
+/// Delay between a packet and the copy of it that the network makes.
 const COPY_DELAY: Duration = Duration::from_nanos(700);
 
 /// Nanoseconds per byte at 100 Gbit/s, in 1/100.
@@ -37,7 +37,7 @@ const NANOS_PER_100_BYTES: u64 = 8;
 
 const BUFFER: usize = 1 << 17;
 
-/// Where the peer's WRITEs and ATOMICs go: behind the last byte of the longest message.
+/// Offset that the peer's WRITEs and ATOMICs target: behind the last byte of the longest message.
 const WRITTEN: u64 = BUFFER as u64 / 4 + 4096;
 const QKEY: u32 = 0x1234;
 
@@ -51,7 +51,7 @@ struct Host {
     _buffer: Buffer,
     mr: MrHandle,
     batch: Batch,
-    /// When its port is free.
+    /// Time from which the port is free.
     free: Instant,
 }
 
@@ -67,23 +67,23 @@ struct Side {
     requester: Requester,
 }
 
-/// What is known of a requester from what it emitted and what was handed to it.
+/// State of a requester, from the packets that it emitted and received.
 #[derive(Default)]
 struct Requester {
     /// Sequence number behind the last that was ever emitted.
     next: u64,
     /// The last one that was emitted.
     last: Option<u64>,
-    /// What was handed to it that makes it go back.
+    /// Cause of its next rewind, if it received one.
     pending: Option<RetransmissionCause>,
-    /// Why it retransmits at present.
+    /// Cause of its present retransmissions.
     cause: Option<RetransmissionCause>,
 }
 
 /// A packet on the way.
 struct OnTheWay {
     transmission: usize,
-    /// Where it arrives: 0 A, 1 the switch, 2 B.
+    /// Point of arrival: 0 A, 1 the switch, 2 B.
     at: usize,
     is_copy: bool,
     is_corrupted: bool,
@@ -95,7 +95,7 @@ pub struct World<'s> {
     scenario: &'s Scenario,
     hosts: [Host; 2],
     sides: Vec<[Side; 2]>,
-    /// By hop.
+    /// Fault rules by hop.
     rules: [Rules; 2],
     on_the_way: Vec<Option<OnTheWay>>,
     arrivals: BinaryHeap<Reverse<(Instant, usize)>>,
@@ -179,7 +179,8 @@ impl<'s> World<'s> {
             .nth(nth)
     }
 
-    /// Lets every point capture a datagram of another host, so that it is known to capture at this time.
+    /// Lets every point capture a datagram of another host, so that it is known to capture at this
+    /// time.
     fn witness(&mut self, time: Instant) {
         if self.truth.transmissions.is_empty() {
             self.truth.transmissions.push(Transmission::witness(time));
@@ -316,7 +317,8 @@ impl<'s> World<'s> {
     fn post_one(&mut self, index: usize, side: usize, op: Op, len: u32) {
         let Host { engine, mr, .. } = &mut self.hosts[side];
         let here = &mut self.sides[index][side];
-        // What is written lies behind all that is sent, so that a retransmission finds its bytes as they were.
+        // What is written lies behind all that is sent, so that a retransmission finds its bytes as
+        // they were.
         let (remote_addr, rkey) = (here.remote.0 + WRITTEN, here.remote.1);
         let is_answered = matches!(op, Op::Read | Op::CompareSwap | Op::FetchAdd);
         let imm = Some([1, 2, 3, 4]);
@@ -342,7 +344,7 @@ impl<'s> World<'s> {
         here.posted += 1;
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event.
     fn next(&self) -> Option<Instant> {
         let timers = self.hosts.iter().filter_map(|host| host.engine.poll_timeout());
         let arrival = self.arrivals.peek().map(|Reverse((time, _))| *time);
@@ -458,7 +460,7 @@ impl<'s> World<'s> {
         self.on_the_way.push(Some(packet));
     }
 
-    /// What the rules say of a packet that passes a hop.
+    /// Returns the actions of the rules on a packet that passes a hop.
     fn actions(&mut self, hop: Hop, number: usize) -> Vec<Action> {
         // What was sent, whatever a hop before has done to it.
         let packet = &self.truth.transmissions[number];
@@ -551,7 +553,7 @@ impl<'s> World<'s> {
         self.pass(if from == 0 { Hop::A } else { Hop::B }, time, packet);
     }
 
-    /// What a packet is that an engine emitted.
+    /// Describes a packet that an engine emitted.
     fn understand(&mut self, from: usize, time: Instant, bytes: &[u8]) -> Transmission {
         let start = if bytes[0] >> 4 == 4 { 28 } else { 48 };
         let packet = Packet::parse(&bytes[start..bytes.len() - ICRC_ROOM]).unwrap();

@@ -15,7 +15,8 @@ impl Check<'_> {
         let frames = |is: &dyn Fn(usize, &Captured) -> bool| {
             let frames = self.seen.frames.iter().filter(|(point, captured)| is(*point, captured));
             let mut once: BTreeSet<(usize, bool, &[u8])> = BTreeSet::new();
-            // In merged captures each packet counts once; damaged a second time on its way, it is another one.
+            // In merged captures each packet counts once; damaged a second time on its way, it is
+            // another one.
             let mut count = 0;
             for (_, captured) in frames {
                 let fresh = once.insert((captured.transmission, captured.is_copy, &captured.bytes));

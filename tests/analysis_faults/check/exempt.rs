@@ -1,8 +1,8 @@
-//! What a capture point cannot know in principle, each with its reason.
+//! Facts that a capture point cannot know in principle, each with its reason.
 //!
-//! A predicate is asked only where the analysis and the truth differ; those that hold are counted by name ([`super::tally`]).
-//! Those whose names begin with `wide:` are wider than their reason: they excuse what the narrow predicate beside them does
-//! not cover.
+//! A predicate is asked only where the analysis and the truth differ; those that hold are counted
+//! by name ([`super::tally`]). Those whose names begin with `wide:` are wider than their reason:
+//! they excuse what the narrow predicate beside them does not cover.
 
 use std::collections::BTreeSet;
 
@@ -35,8 +35,9 @@ impl Check<'_> {
         })
     }
 
-    /// Away from the requester it is not known which responses reached it: where one was lost, damaged or late behind the
-    /// point, the requester may have acted on another one, or on its timeout.
+    /// Whether the cause cannot be known because a response was lost, damaged or late behind the
+    /// point: away from the requester it is not known which responses reached it, and it may have
+    /// acted on another one, or on its timeout.
     pub(super) fn cannot_know_cause(&self, number: usize) -> bool {
         let packet = &self.truth.transmissions[number];
         let suffer = |injected: &Injected, other: &Transmission| {
@@ -57,8 +58,9 @@ impl Check<'_> {
             || self.excuse("wide: responses suffer anywhere", loosely)
     }
 
-    /// Where the first packet of a requester did not pass the point, the NAK for it names a PSN before all that was captured:
-    /// it is not known yet that it belongs to this connection.
+    /// Whether the NAK cannot be attributed to this connection yet: the first packet of the
+    /// requester did not pass the point, so the NAK for it names a PSN before all that was
+    /// captured.
     pub(super) fn cannot_pair_yet(&self, number: usize) -> bool {
         let packet = &self.truth.transmissions[number];
         let firsts = self.truth.transmissions.iter().filter(|other| {
@@ -73,10 +75,11 @@ impl Check<'_> {
             || self.excuse("wide: first request lost anywhere", loosely.is_some())
     }
 
-    /// A packet that was delayed until it was retransmitted equals its retransmission: which of the two arrives first cannot
-    /// be known behind the delay.
-    /// And where the network copies a request behind the point, or delivers it after its retransmission, the responder answers
-    /// both: the second answer equals a copy of the first.
+    /// Whether a copy cannot be told from a retransmission or from a second answer. A packet that
+    /// was delayed until it was retransmitted equals its retransmission: which of the two arrives
+    /// first cannot be known behind the delay. If the network copies a request behind the point, or
+    /// delivers it after its retransmission, the responder answers both, and the second answer
+    /// equals a copy of the first.
     pub(super) fn cannot_tell_copy(&self, number: usize, is_told: bool) -> bool {
         let packet = &self.truth.transmissions[number];
         let is_answer =
@@ -91,7 +94,8 @@ impl Check<'_> {
                 && self.is_behind_points(other.sender, injected.hop)
                 && (packet.class == Class::Acknowledge || other.covers(packet.sequence))
         };
-        // What the requester retransmits for want of a response that was lost behind the point equals a copy.
+        // What the requester retransmits for want of a response that was lost behind the point
+        // equals a copy.
         self.is_delayed_twin(number)
             || self.is_behind_delay(number, true)
             || self.is_copy_of_lost(number)
@@ -107,8 +111,9 @@ impl Check<'_> {
                 .excuse("wide: answer to any copy", is_answer && self.has_met(usize::MAX, copies))
     }
 
-    /// A responder answers a repeated request with an acknowledgement that may equal its last one, or with the same response:
-    /// while an answer to a repeated request is due, a copy cannot be told from it.
+    /// Whether an answer to a repeated request is due, from which a copy cannot be told: the
+    /// responder answers it with an acknowledgement that may equal its last one, or with the same
+    /// response.
     pub(super) fn is_equal_to_answer(&self, packet: &Transmission, frame: u64) -> bool {
         if packet.class == Class::Request || self.has_both_ends() {
             return false;
@@ -127,8 +132,10 @@ impl Check<'_> {
         self.excuse("copy equals the answer to a repeated request", is)
     }
 
-    /// The answer to a request that came late, or twice, acknowledges what was acknowledged: as does an acknowledgement
-    /// that was overtaken. And before the first packet of a connection there is nothing that it could be later than.
+    /// Whether a late packet cannot be told from one in order. The answer to a request that came
+    /// late, or twice, acknowledges what was acknowledged, as does an acknowledgement that was
+    /// overtaken. And before the first packet of a connection there is nothing that it could be
+    /// later than.
     pub(super) fn cannot_tell_order(&self, number: usize, is_late: bool) -> bool {
         let packet = &self.truth.transmissions[number];
         let is_answer = packet.class != Class::Request && !self.has_both_ends();
@@ -153,7 +160,8 @@ impl Check<'_> {
             || (!is_late && self.is_repeated_for_lost(number))
     }
 
-    /// An acknowledgement that was overtaken only by responses with the same MSN equals the answer to a repeated request.
+    /// Whether an acknowledgement was overtaken only by responses with the same MSN: it equals the
+    /// answer to a repeated request.
     pub(super) fn is_msn_equal(&self, number: usize, frame: u64) -> bool {
         let packet = &self.truth.transmissions[number];
         let msn = |bytes: &[u8]| {
@@ -176,7 +184,8 @@ impl Check<'_> {
         self.excuse("order: same MSN", is)
     }
 
-    /// Away from its sender, a packet that comes after the NAK that its absence caused equals its retransmission.
+    /// Whether a packet comes after the NAK that its absence caused: away from its sender it equals
+    /// its retransmission.
     pub(super) fn is_late_behind_nak(&self, number: usize) -> bool {
         let packet = &self.truth.transmissions[number];
         let is_late = self.has_met(number, |injected, other| {
@@ -188,7 +197,8 @@ impl Check<'_> {
         self.excuse("late packet behind its NAK", !self.has_point_of(packet.sender) && is_late)
     }
 
-    /// Away from the requester, what it retransmits although the packet only came late cannot be told from what was late.
+    /// Whether a packet was retransmitted although it only came late: away from the requester the
+    /// two cannot be told apart.
     pub(super) fn is_behind_delay(&self, number: usize, is_wide: bool) -> bool {
         let packet = &self.truth.transmissions[number];
         let late = |injected: &Injected, other: &Transmission| {
@@ -207,8 +217,8 @@ impl Check<'_> {
             )
     }
 
-    /// Away from its sender, what is retransmitted once more because its last retransmission was lost before the point comes
-    /// after those behind it, as that one would if it were late.
+    /// Whether a packet was retransmitted once more because its last retransmission was lost before
+    /// the point: away from its sender it comes after those behind it, as a late one does.
     pub(super) fn is_repeated_for_lost(&self, number: usize) -> bool {
         let packet = &self.truth.transmissions[number];
         let before = self.truth.transmissions[..number].iter().rev();
@@ -222,8 +232,9 @@ impl Check<'_> {
         self.excuse("order: retransmission lost before the point", is_away && is_lost)
     }
 
-    /// Away from its sender, where what it retransmitted for a NAK was lost before the point, the timeout that follows looks
-    /// like a slow reaction to the NAK, if nothing tells how long the way to the requester is.
+    /// Whether a timeout follows retransmissions for a NAK that were lost before the point: away
+    /// from the requester it looks like a slow reaction to the NAK, if the time to the requester is
+    /// not known.
     pub(super) fn is_after_lost_reaction(
         &self,
         number: usize,
@@ -243,7 +254,8 @@ impl Check<'_> {
         self.excuse("cause: retransmission for a NAK lost before the point", is)
     }
 
-    /// Whether the packet, or one with the same PSN, was delayed, and it was transmitted more than once.
+    /// Whether the packet, or one with the same PSN, was delayed, and it was transmitted more than
+    /// once.
     pub(super) fn is_delayed_twin(&self, number: usize) -> bool {
         let packet = &self.truth.transmissions[number];
         let is_twin = |other: &Transmission| {
@@ -257,8 +269,9 @@ impl Check<'_> {
         let is_behind = delays.clone().any(|delay| self.is_behind_points(packet.sender, delay.hop));
         let is = delays.next().is_some()
             && self.truth.transmissions.iter().filter(|other| is_twin(other)).count() > 1;
-        // Of several points, those behind the delay do not tell which of the two they saw. At its sender, a request that is
-        // delayed behind the point and its retransmission are both answered: the second answer equals a copy.
+        // Of several points, those behind the delay do not tell which of the two they saw. At its
+        // sender, a request that is delayed behind the point and its retransmission are both
+        // answered: the second answer equals a copy.
         self.excuse("delayed twin", is && !self.has_point_of(packet.sender))
             || self.excuse("delayed twin between points", is && self.is_merged())
             || self.excuse(
@@ -268,8 +281,8 @@ impl Check<'_> {
             || self.excuse("wide: delayed twin, seen at its sender", is)
     }
 
-    /// Where the network copies a packet and loses the first of the two, only the second arrives, later than what was sent
-    /// after it: as a late packet does. Where it comes after a NAK, it equals the retransmission.
+    /// Whether the packet is the copy of one that was lost: it arrives later than packets that were
+    /// sent after it, as a late packet does. If it comes after a NAK, it equals the retransmission.
     pub(super) fn is_copy_of_lost(&self, number: usize) -> bool {
         let packet = &self.truth.transmissions[number];
         let is = self.has_met(number, |injected, other| {
@@ -282,8 +295,8 @@ impl Check<'_> {
         self.excuse("copy of a packet that was lost", is)
     }
 
-    /// Where the network copies a packet and then delays the first of the two, the copy arrives first: as both are equal, the
-    /// one that arrives later is taken for the copy.
+    /// Whether the network copied the packet and then delayed the first of the two, so that the
+    /// copy arrives first: as both are equal, the one that arrives later is taken for the copy.
     pub(super) fn is_behind_its_copy(&self, number: usize) -> bool {
         let met = |is: fn(Action) -> bool| {
             let mut injected = self.truth.injected.iter();
@@ -295,7 +308,8 @@ impl Check<'_> {
         self.excuse("packet delayed behind its own copy", is)
     }
 
-    /// Whether an equal packet came to the point of a frame at the same time: which of the two is the copy cannot be known.
+    /// Whether an equal packet came to the point of a frame at the same time: which of the two is
+    /// the copy cannot be known.
     pub(super) fn is_equal_at_once(&self, frame: u64) -> bool {
         let (point, captured) = self.seen.frame(frame);
         let is = self.truth.captured[point].iter().any(|other| {
@@ -306,8 +320,8 @@ impl Check<'_> {
         self.excuse("equal packet at the same time", is)
     }
 
-    /// A packet that was delayed until after its retransmission, which was lost: as both are equal, the first is taken for the
-    /// lost one. Returns the one that was lost.
+    /// Returns the retransmission that was lost, if the packet was delayed until after it: as both
+    /// are equal, the first is taken for the lost one.
     pub(super) fn exchanged_twin(&self, number: usize) -> Option<usize> {
         let packet = &self.truth.transmissions[number];
         let is_late = |injected: &Injected| {
@@ -324,7 +338,8 @@ impl Check<'_> {
         twin
     }
 
-    /// Behind the delay, a late packet equals the retransmission that the gap made the requester send.
+    /// Whether the packet of a loss note may have been late: behind the delay it equals the
+    /// retransmission that the gap made the requester send.
     pub(super) fn is_twin_taken_for_lost(
         &self,
         loss: &LossNote,
@@ -339,7 +354,7 @@ impl Check<'_> {
         })
     }
 
-    /// The PSN may be what is damaged of a corrupted packet.
+    /// Whether the PSN of a corrupted packet is damaged.
     pub(super) fn is_psn_damaged(&self, frame: u64) -> bool {
         let (_, captured) = self.seen.frame(frame);
         let start = if captured.bytes[0] >> 4 == 4 { 28 } else { 48 };
@@ -348,8 +363,9 @@ impl Check<'_> {
         self.excuse("PSN damaged", captured.is_corrupted && psn != &real[1..])
     }
 
-    /// What is only likely may take the request for the response of a round trip, or a late packet for a lost one: a packet
-    /// of the same round trips met with a fault before the proof.
+    /// Whether a likely loss is that of another packet of the same round trips, which met with a
+    /// fault before the proof: the analysis may take the request for the response, or a late packet
+    /// for a lost one.
     pub(super) fn is_round_trip(&self, loss: &LossNote, connection: usize, sender: usize) -> bool {
         if loss.certainty != Certainty::Likely {
             return false;
@@ -364,7 +380,8 @@ impl Check<'_> {
             is_fault(injected, other) && other.requester() == requester
         };
         let is_near = !self.has_both_ends() && self.has_met(proof, same);
-        // One that was late behind both points, until the requester had timed out, is taken for a likely loss as well.
+        // One that was late behind both points, until the requester had timed out, is taken for a
+        // likely loss as well.
         let late = |injected: &Injected, other: &Transmission| {
             same(injected, other) && matches!(injected.action, Action::Delay(_))
         };
@@ -373,8 +390,9 @@ impl Check<'_> {
             || self.excuse("wide: likely loss, both ends", self.has_met(proof, same))
     }
 
-    /// A file says nothing about the time after its last frame: it may have ended. And a flow of which a point never saw
-    /// anything may take another way.
+    /// Whether the next file cannot show the loss: a file says nothing about the time before its
+    /// first and after its last frame, and a flow of which a point never saw a packet may take
+    /// another path.
     pub(super) fn cannot_compare(&self, number: usize) -> bool {
         let packet = &self.truth.transmissions[number];
         let path: Vec<usize> = way(packet.sender)
@@ -402,7 +420,8 @@ impl Check<'_> {
             )
     }
 
-    /// A CNP names only the queue pair that it is for: before anything else came to that, it belongs to no connection.
+    /// Whether a CNP is the first packet to its queue pair: it names only that, so it belongs to no
+    /// connection yet.
     pub(super) fn is_first_to_queue_pair(&self, number: usize) -> bool {
         let packet = &self.truth.transmissions[number];
         let to = (1 - packet.sender) * 2;
@@ -417,7 +436,7 @@ impl Check<'_> {
         self.excuse("loss: CNP before all else to its queue pair", packet.is_cnp && !is_known)
     }
 
-    /// A flow of which a point never saw anything may take another way.
+    /// Whether a flow may take another path: the point never saw a packet of it.
     pub(super) fn cannot_know_way(&self, packet: &Transmission, point: usize) -> bool {
         !self.truth.captured[point].iter().any(|frame| {
             let other = &self.truth.transmissions[frame.transmission];
@@ -426,8 +445,9 @@ impl Check<'_> {
         })
     }
 
-    /// Where nothing of the responses ever passed the requester's own point, they may take another way: responses that another
-    /// point saw are taken to have arrived.
+    /// Whether the outcome cannot be known because no response ever passed the requester's own
+    /// point: responses may take another path, and those that another point saw are taken to have
+    /// arrived.
     pub(super) fn cannot_know_outcome(&self, connection: usize, requester: usize) -> bool {
         let mut responses = self.truth.transmissions.iter();
         let response = responses
@@ -437,8 +457,8 @@ impl Check<'_> {
         self.excuse("outcome: no response passed the requester's point", is)
     }
 
-    /// Whether a point saw a packet twice so soon that it cannot be known which sighting of another point is of which: a copy,
-    /// or the answer to one.
+    /// Whether a point saw a packet twice so soon that it cannot be known which sighting of another
+    /// point is of which: a copy, or the answer to one.
     fn has_near_twin(&self, number: usize, point: usize) -> bool {
         let captured = &self.truth.captured[point];
         let mut own = captured.iter().filter(|seen| seen.transmission == number);
@@ -451,8 +471,8 @@ impl Check<'_> {
         })
     }
 
-    /// With packets of one direction only, or only late ones of the other, a difference of the clocks cannot be told from the time that packets take, nor
-    /// which point sees them first.
+    /// Whether a difference of the clocks cannot be told from the transit time, nor the order of
+    /// the points: only one direction has packets, or the other one only late ones.
     pub(super) fn cannot_compare_clocks(&self) -> bool {
         let delays = self.truth.injected.iter();
         let delays = delays.filter(|injected| matches!(injected.action, Action::Delay(_)));
@@ -475,8 +495,8 @@ impl Check<'_> {
         self.excuse("clocks: packets of one direction only", is)
     }
 
-    /// Away from the requester, silence after an RNR NAK looks the same whether the requester gave up or whether what it sends
-    /// does not reach the point any more.
+    /// Whether the silence after an RNR NAK has two explanations away from the requester: it gave
+    /// up, or its packets do not reach the point any more.
     pub(super) fn is_silent_behind_rnr(&self) -> bool {
         let mut packets = self.truth.transmissions.iter().enumerate();
         let is = packets.any(|(number, packet)| {

@@ -1,4 +1,4 @@
-//! Which losses the captures show, so that they must be told.
+//! Losses that the captures show, so that the analysis must report them.
 
 use roce::analysis::RetransmissionCause;
 use roce::link::fault::Action;
@@ -15,7 +15,8 @@ impl Check<'_> {
             return !self.cannot_compare(number) && !self.is_first_to_queue_pair(number);
         }
         if !self.is_reliable(packet.connection) || packet.is_cnp {
-            // UC and UD tell nothing back. (A gap in UC's PSNs is told, and checked to be right, but not demanded.)
+            // UC and UD tell nothing back. (A gap in UC's PSNs is told, and checked to be right,
+            // but not demanded.)
             return !self.excuse("loss not told: UC, UD or CNP", true);
         }
         let hop = packet.stopped().unwrap();
@@ -35,8 +36,8 @@ impl Check<'_> {
             || !self.excuse("loss not told: nothing at the point shows it", true)
     }
 
-    /// Whether the network copied a request with the sequence number of a lost packet behind the point: the responder answers
-    /// both, as it does if the lost packet is late.
+    /// Whether the network copied a request with the sequence number of a lost packet behind the
+    /// point: the responder answers both, as it does if the lost packet is late.
     fn is_copy_answered(&self, number: usize) -> bool {
         let packet = &self.truth.transmissions[number];
         let mut injected = self.truth.injected.iter();
@@ -51,10 +52,12 @@ impl Check<'_> {
         self.excuse("loss not told: a copy of the request is answered, too", is)
     }
 
-    /// Whether the requester went back to it because of a sequence-error NAK: the others that were lost behind it cannot be
-    /// told from those that the responder dropped because of the gap, and without a NAK the response may have been lost.
-    /// Where the point saw a later packet before it, that is why the responder sent the NAK, whether it arrived in the end or not.
-    /// What was delayed until the point had seen its retransmission is of no use any more: that it was lost changes nothing.
+    /// Whether the requester went back to it because of a sequence-error NAK: the others that were
+    /// lost behind it cannot be told from those that the responder dropped because of the gap, and
+    /// without a NAK the response may have been lost. Where the point saw a later packet before it,
+    /// that is why the responder sent the NAK, whether it arrived in the end or not. What was
+    /// delayed until the point had seen its retransmission is of no use any more: that it was lost
+    /// changes nothing.
     pub(super) fn is_named_by_nak(&self, number: usize, point: usize) -> bool {
         let packet = &self.truth.transmissions[number];
         let later = self.truth.transmissions.iter().enumerate().skip(number + 1);
@@ -77,7 +80,8 @@ impl Check<'_> {
         )
     }
 
-    /// Whether the point saw a packet with a higher PSN of the same kind before it saw this one: a gap.
+    /// Whether the point saw a packet with a higher PSN of the same kind before it saw this one: a
+    /// gap.
     pub(super) fn is_gap_at(&self, number: usize, point: usize) -> bool {
         let packet = &self.truth.transmissions[number];
         let same = |other: &Transmission| {
@@ -88,7 +92,8 @@ impl Check<'_> {
         let seen =
             seen.map(|seen| (seen.transmission, &self.truth.transmissions[seen.transmission]));
         let seen: Vec<_> = seen.filter(|(_, other)| same(other)).collect();
-        // Something before it, so that its absence shows; it was not seen before; something behind it before it came.
+        // Something before it, so that its absence shows; it was not seen before; something behind
+        // it before it came.
         let covers = |other: &Transmission| other.covers(packet.sequence);
         let begins =
             seen.iter().position(|(at, other)| *at < number && other.sequence < packet.sequence);

@@ -1,4 +1,4 @@
-//! What the findings may be about, and what they must be about.
+//! Checks of the findings: each has a reason, and each reason has a finding.
 
 use roce::analysis::{Certainty, Finding, FindingKind};
 use roce::link::fault::Action;
@@ -65,8 +65,8 @@ impl Check<'_> {
         self.seen.scenario_of(self.truth, known).map(|(index, _)| index)
     }
 
-    /// Whether the frames of a finding are of the connection that it is about. What is damaged of a packet may be the
-    /// queue pair number.
+    /// Whether the frames of a finding are of the connection that it is about. What is damaged of a
+    /// packet may be the queue pair number.
     fn has_own_frames(&self, finding: &Finding) -> bool {
         let Some(connection) = self.connection_of(finding) else { return true };
         finding.frames.iter().all(|&frame| {
@@ -124,8 +124,8 @@ impl Check<'_> {
         }
     }
 
-    /// Whether the network copied a request: its second answer may come where a late first one would; see
-    /// `cannot_tell_order`.
+    /// Whether the network copied a request: its second answer may come where a late first one
+    /// would; see `cannot_tell_order`.
     fn is_answered_twice(&self, connection: Option<usize>) -> bool {
         let mut injected = self.truth.injected.iter();
         let is = !self.has_both_ends()
@@ -147,7 +147,8 @@ impl Check<'_> {
         })
     }
 
-    /// Whether the network made copies, or something that cannot be told from one; see `cannot_tell_copy`.
+    /// Whether the network made copies, or something that cannot be told from one; see
+    /// `cannot_tell_copy`.
     fn is_copy_allowed(&self, connection: Option<usize>) -> bool {
         if self.is_injected(connection, |action| action == Action::Duplicate) {
             return true;

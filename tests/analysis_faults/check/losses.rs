@@ -1,4 +1,5 @@
-//! Every loss that is told was injected, where and when it is said, and every one that was injected is told.
+//! Every loss that is told was injected, where and when it is said, and every one that was injected
+//! is told.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +44,8 @@ impl Check<'_> {
         }
     }
 
-    /// A packet and its retransmissions that were lost before every point, until one was seen: they leave one gap.
+    /// A packet and its retransmissions that were lost before every point, until one was seen: they
+    /// leave one gap.
     fn same_gap(&self, number: usize) -> impl Iterator<Item = usize> {
         let packet = &self.truth.transmissions[number];
         let is_unseen = |other: &Transmission| {
@@ -57,8 +59,9 @@ impl Check<'_> {
             .map(|(_, (same, _))| same)
     }
 
-    /// What is only likely may take the request for the response of a round trip: whether, for each of these notes about the
-    /// loss of a response, the request for it was lost since, before the proof.
+    /// Whether, for each of these notes about the loss of a response, the request for it was lost
+    /// since, before the proof: the analysis may take the request for the response of a round trip
+    /// if the loss is only likely.
     fn is_request_lost_since(&self, number: usize, notes: &[&LossNote]) -> bool {
         let response = &self.truth.transmissions[number];
         let is = notes.iter().all(|note| {

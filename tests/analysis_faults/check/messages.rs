@@ -88,7 +88,8 @@ fn outcome(outcome: Outcome) -> &'static str {
     }
 }
 
-/// What a message is expected to be.
+/// Returns the operation, the immediate flag, the length and the outcome that a message is expected
+/// to have.
 fn expected(done: &Completed) -> (Operation, bool, u64, &'static str) {
     let (operation, immediate) = match done.op {
         Op::Send => (Operation::Send, false),

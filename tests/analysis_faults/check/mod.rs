@@ -1,6 +1,7 @@
 //! Compares what the analysis says with what happened.
 //!
-//! What a view cannot know in principle is exempt, by the predicates of [`exempt`], each with its reason.
+//! What a view cannot know in principle is exempt, by the predicates of [`exempt`], each with its
+//! reason.
 
 mod counters;
 mod exempt;
@@ -26,7 +27,7 @@ pub struct Check<'c> {
     scenario: &'c Scenario,
     truth: &'c Truth,
     seen: &'c Observed<'c>,
-    /// What does not agree.
+    /// Differences between the analysis and the truth.
     wrong: RefCell<Vec<String>>,
     /// The exemptions without which more would not agree.
     excused: RefCell<BTreeSet<&'static str>>,
@@ -42,7 +43,7 @@ fn position(sender: usize, point: usize) -> usize {
     way(sender).iter().position(|&at| at == point).unwrap()
 }
 
-/// How far a packet comes that a hop loses: the index in [`way`] of the last point that sees it.
+/// Index in [`way`] of the last point that sees a packet which a hop loses.
 fn last_point(sender: usize, hop: Hop) -> usize {
     match (sender, hop) {
         (0, Hop::A) | (1, Hop::B) => 0,
@@ -50,7 +51,7 @@ fn last_point(sender: usize, hop: Hop) -> usize {
     }
 }
 
-/// What is wrong, and the names of the exemptions that were needed.
+/// Differences, and the names of the exemptions that were needed.
 pub struct Outcome {
     pub wrong: Vec<String>,
     pub excused: BTreeSet<&'static str>,
@@ -76,7 +77,8 @@ impl Check<'_> {
         self.wrong.borrow_mut().push(what);
     }
 
-    /// Notes that the exemption `why` is needed, if it holds. Ask only where the analysis and the truth differ.
+    /// Notes that the exemption `why` is needed, if it holds. Ask only where the analysis and the
+    /// truth differ.
     fn excuse(&self, why: &'static str, holds: bool) -> bool {
         if holds {
             self.excused.borrow_mut().insert(why);

@@ -1,4 +1,4 @@
-//! What each packet was: new, a retransmission and why, a copy, overtaken.
+//! Checks of the notes about packets: new, retransmitted and why, copied, overtaken.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::super::truth::WITNESS;
 use super::{Check, way};
 
 impl Check<'_> {
-    /// What each packet was.
+    /// Checks the note of each packet.
     pub(super) fn packets(&self) {
         let mut seen_before: BTreeSet<usize> = BTreeSet::new();
         let mut order: Vec<u64> = self.seen.notes.keys().copied().collect();
@@ -72,7 +72,8 @@ impl Check<'_> {
             let is_alone = !self.is_merged() && !self.seen.notes.contains_key(&(index as u64 + 1));
             let is_missing = is_alone || !noted.contains(&captured.transmission);
             let packet = &self.truth.transmissions[captured.transmission];
-            // A CNP names the queue pair that it is for: if nothing else was sent to that yet, it belongs to no connection.
+            // A CNP names the queue pair that it is for: if nothing else was sent to that yet, it
+            // belongs to no connection.
             if is_missing && !captured.is_corrupted && !packet.is_cnp {
                 self.say(format!("frame {} ({}) has no note", index + 1, self.words(packet)));
             }
@@ -123,7 +124,8 @@ impl Check<'_> {
         say
     }
 
-    /// Whether a packet that was sent later was seen earlier: at the point, or at the last one on the way that sees the flow.
+    /// Whether a packet that was sent later was seen earlier: at the point, or at the last one on
+    /// the way that sees the flow.
     pub(super) fn is_reordered(&self, number: usize, frame: u64) -> bool {
         let packet = &self.truth.transmissions[number];
         let point = match self.is_merged() {

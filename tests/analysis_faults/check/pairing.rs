@@ -34,7 +34,8 @@ impl Check<'_> {
             };
             let senders = usize::from(of_it(0)) + usize::from(of_it(1));
             let count = found.get(&index).copied().unwrap_or(0);
-            // UC has no responses that tell which queue pairs belong together; two that request each other may be two.
+            // UC has no responses that tell which queue pairs belong together; two that request
+            // each other may be two.
             let most = if plan.kind == QpType::Rc || plan.kind == QpType::Ud { 1 } else { senders };
             if count > most || (senders > 0 && count == 0) {
                 let ends = |c: &roce::analysis::Connection| {

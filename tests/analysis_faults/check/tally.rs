@@ -1,4 +1,4 @@
-//! How many scenarios need which exemption.
+//! Number of scenarios that need each exemption.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;

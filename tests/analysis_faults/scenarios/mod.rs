@@ -1,4 +1,5 @@
-//! The scenarios: each fault by itself under a name ([`named()`]), and any mixture of them from a seed ([`random()`]).
+//! The scenarios: each fault by itself under a name ([`named()`]), and any mixture of them from a
+//! seed ([`random()`]).
 
 mod named;
 mod random;
@@ -16,10 +17,10 @@ const fn micros(count: u64) -> Duration {
     Duration::from_micros(count)
 }
 
-/// So that others pass.
+/// A delay that lets other packets pass.
 const BEHIND: Action = Action::Delay(micros(3));
 
-/// Long after everything else has arrived, and before the retransmission timeout.
+/// A delay until long after all other packets have arrived, and before the retransmission timeout.
 const LATE: Action = Action::Delay(micros(150));
 
 /// A reliable connection without work.

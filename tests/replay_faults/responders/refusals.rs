@@ -185,8 +185,8 @@ pub const HEADERS: &[Flaw] = &[
     ),
 ];
 
-/// On the second connection accepts what was refused on the first: the engine is given a key that
-/// is good.
+/// Device that accepts on the second connection what was refused on the first: the engine is given
+/// a key that is good.
 fn redirect_second() -> Device {
     let device = outgoing(|packet, cx| {
         let is_second = parse(packet).bth().dest_qp() == cx.qpns[1][0] && psn(packet) > 700_000;
