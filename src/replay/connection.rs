@@ -98,6 +98,12 @@ impl Surveyed {
         Mtu::from_bytes(bytes as usize)
     }
 
+    /// Whether the path MTU is what the PSNs behind READs imply: packets that the capture misses
+    /// make it wrong.
+    pub(super) fn is_mtu_guessed(&self) -> bool {
+        self.agreed_mtu.is_none() && path_mtu(self.largest_full()).is_none()
+    }
+
     /// The path MTU that packets fill: those of an end itself, or the responses to it. What the
     /// analysis guesses from PSNs behind READs, or from a peer that may be another's, a capture
     /// with gaps makes wrong.

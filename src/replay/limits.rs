@@ -13,6 +13,10 @@ pub const NOTES_MAX: usize = 1 << 26;
 /// first; if it is seen once more, its state is adopted as if the capture began there.
 pub const RESPONDERS_MAX: usize = 1 << 17;
 
+/// Engines' queue pairs, about 1 KiB each: 16 MiB. From here on responders that were not used
+/// lately give theirs back, and get one when they execute a request.
+pub const TARGETS_MAX: usize = 16_384;
+
 /// Requests, answers and messages that all responders remember. From here on each remembers
 /// [`CROWDED_ITEMS_MAX`] of a kind.
 pub const ALL_ITEMS_MAX: usize = 1 << 19;
@@ -57,9 +61,6 @@ pub const KEYS_MAX: usize = 65_536;
 
 /// Differences, and known deviations, that a report lists one by one. All are counted.
 pub const LISTED_MAX: usize = 10_000;
-
-/// Responders whose last NAK the first pass remembers, to tell which NAKs are repeated.
-pub const NAKS_MAX: usize = 10_000;
 
 /// Frames that a difference names beside its own.
 pub const FRAMES_MAX: usize = 8;

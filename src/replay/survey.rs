@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use super::connection::Surveyed;
-use super::limits::NAKS_MAX;
 use super::memory::HostId;
 use super::note::{Note, NoteLog};
 use super::pairing::Usage;
@@ -14,7 +13,7 @@ use crate::analysis::{
 };
 use crate::decode::Context;
 use crate::time::Instant;
-use crate::wire::{Gid, IcrcVerdict, Psn};
+use crate::wire::{Gid, IcrcVerdict};
 
 /// Findings of the first pass over a capture.
 #[derive(Clone, Debug)]
@@ -95,8 +94,6 @@ pub struct NetworkFacts {
     pub response_copies: u64,
     /// Packets that were overtaken.
     pub reordered: u64,
-    /// NAKs and RNR NAKs that were captured before, without a retransmission in between.
-    pub repeated_naks: u64,
 }
 
 impl NetworkFacts {
@@ -235,8 +232,6 @@ impl fmt::Debug for Surveyor {
 #[derive(Debug, Default)]
 struct Seen {
     network: NetworkFacts,
-    /// The last NAK of each responder, until what it names is retransmitted.
-    naks: HashMap<(FlowNumber, u8), (Psn, u32)>,
     /// Counts by the number of the flow before it is paired.
     flows: Vec<Flow>,
     /// Packets that were noted, and that several files have.
@@ -372,29 +367,6 @@ impl Seen {
         let payload = u16::try_from(facts.payload_len).unwrap_or(u16::MAX);
         flow.longest_payload = flow.longest_payload.max(payload);
     }
-
-    /// Counts NAKs that come again before what they name is retransmitted.
-    fn note_nak(&mut self, facts: &PacketFacts, note: &PacketNote) {
-        match note.role {
-            PacketRole::Nak | PacketRole::Rnr => {
-                let nak = (facts.psn, facts.digest);
-                let is_room = self.naks.len() < NAKS_MAX;
-                let key = (note.flow, 1 - note.sender.min(1));
-                if self.naks.get(&key) == Some(&nak) {
-                    self.network.repeated_naks += 1;
-                } else if is_room {
-                    self.naks.insert(key, nak);
-                }
-            }
-            PacketRole::Request if !self.naks.is_empty() => {
-                let key = (note.flow, note.sender);
-                if self.naks.get(&key).is_some_and(|(psn, _)| *psn == facts.psn) {
-                    self.naks.remove(&key);
-                }
-            }
-            _ => {}
-        }
-    }
 }
 
 impl Sink for Seen {
@@ -403,7 +375,6 @@ impl Sink for Seen {
         self.noted += 1;
         self.note_flow(facts, note);
         self.usage.note(facts, note);
-        self.note_nak(facts, note);
         let network = &mut self.network;
         match facts.icrc {
             IcrcVerdict::Ok => network.icrc[0] += 1,

@@ -445,7 +445,8 @@ const LIMITS: &[Flaw] = &[
         },
         || {
             scripted(|s| {
-                s.send(s.only(0)).at(20).send(s.only(1)).send(s.only(2)).broken(s.only(3));
+                // So late that it has handled the ACK.
+                s.send(s.only(0)).at(300).send(s.only(1)).send(s.only(2)).broken(s.only(3));
             })
         },
     ),

@@ -1,6 +1,6 @@
 //! Requests that are sent for the first time: PSN order, opcode sequence, lengths, limits.
 
-use super::limits::{PENDING_BYTES_MAX, REORDER_NANOS};
+use super::limits::{PENDING_BYTES_MAX, REACTION_NANOS, REORDER_NANOS};
 use super::record::{Record, counts_as_read};
 use super::rules;
 use super::shape::{Break, digest};
@@ -318,11 +318,14 @@ impl Requester {
         if !takes || !is_sure || record.message <= limit.saturating_add(1) {
             return Ok(None);
         }
+        // The ACK that first told of a limit was on its way, or not handled yet, or it was lost
+        // behind the capture point.
+        let delay = if self.is_local() { REACTION_NANOS } else { REORDER_NANOS };
+        if request.now <= self.credits.since.saturating_add(delay) {
+            return Ok(None);
+        }
         if !self.is_local() {
-            // The ACK that first told of a limit was on its way, or it was lost behind the capture
-            // point.
-            let is_new = request.now <= self.credits.since.saturating_add(REORDER_NANOS);
-            return Ok((!is_new).then_some(Undecided::MissingPackets));
+            return Ok(Some(Undecided::MissingPackets));
         }
         // The limit holds for messages that begin: one in flight when the responder first told of
         // it goes on.

@@ -216,7 +216,9 @@ impl Requester {
         let elapsed = now.saturating_sub(record.time);
         let is_timeout = elapsed >= self.timeout_least();
         if self.is_asked_for(sequence, record) {
-            return (Repeat::Rewind(Cause::Loss), Ok(None));
+            // It may go on with what a packet began that was lost, or taken for a copy.
+            let cause = if is_timeout { Cause::Loss } else { Cause::Unknown };
+            return (Repeat::Rewind(cause), Ok(None));
         }
         if let Some(rnr) = self.rnr_of(record) {
             let cause = if is_timeout { Cause::Unknown } else { Cause::Rnr };

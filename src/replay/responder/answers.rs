@@ -298,6 +298,10 @@ impl Track {
         self.credits = credits.count().map(i64::from);
         if let Some(at) = self.asked.iter().rposition(|asked| asked.covers(it.seq)) {
             let asked = self.asked.get_mut(at)?;
+            if it.seq > asked.request.seq && self.is_mtu_guessed {
+                // The READ may have fewer responses, and the capture may miss what is behind it.
+                return undecided(Undecided::MissingPackets);
+            }
             let (frame, kind) = (asked.request.frame, asked.request.info.name);
             asked.next = asked.request.end();
             let found = format!("an acknowledgement for {kind} with PSN {}", psn_of(it.seq));

@@ -252,7 +252,8 @@ impl Track {
         let by = By { responder: id, since: frame, until: it.frame };
         let Some((expected, since)) = asked.expected else {
             // It was unknown. What it is now is known, if nothing was written to it since.
-            if world.memory.last_writer(at) == asked.executed
+            if self.last_write == asked.request.seq
+                && world.memory.last_writer(at) == asked.executed
                 && frame > world.memory.last_activity(host)
             {
                 let after = atomic_result(is_swap, original, swap, compare);

@@ -44,7 +44,7 @@ mod world;
 use std::sync::Arc;
 
 use super::judge::{Input, Judge, Sink, median};
-use super::limits::RESPONDERS_MAX;
+use super::limits::{RESPONDERS_MAX, TARGETS_MAX};
 use super::memory::By;
 use super::session::Options;
 use super::survey::Survey;
@@ -52,6 +52,7 @@ use super::verdict::{Step, Subject, Undecided, Verdict};
 use crate::analysis::{FlowNumber, PacketRole};
 use crate::observe::fold_map::FoldMap;
 use crate::wire::{OpcodeInfo, Operation, Role, Service};
+use target::Executor;
 use track::{Suspect, Track};
 use world::World;
 
@@ -64,6 +65,7 @@ pub(super) struct Responders {
     world: World,
     tracks: FoldMap<Key, Box<Track>>,
     tracks_max: usize,
+    targets_max: usize,
     /// Counts packets, to find the track that was used least recently.
     clock: u64,
 }
@@ -72,8 +74,8 @@ impl Responders {
     /// Returns the responders of one of `shards` at the start of a capture.
     pub(super) fn new(survey: Arc<Survey>, options: &Options, shards: usize) -> Self {
         let world = World::new(survey, options, shards);
-        let tracks_max = RESPONDERS_MAX / shards;
-        Self { world, tracks: FoldMap::default(), tracks_max, clock: 0 }
+        let (tracks_max, targets_max) = (RESPONDERS_MAX / shards, TARGETS_MAX / shards);
+        Self { world, tracks: FoldMap::default(), tracks_max, targets_max, clock: 0 }
     }
 
     /// Whether a request in flight on any connection of the host writes where data differs: then
@@ -105,6 +107,23 @@ impl Responders {
         });
     }
 
+    /// Takes the engine's queue pairs from tracks that were not used lately, if there are many, and
+    /// the memory of queues.
+    fn free_targets(&mut self) {
+        if self.world.executor.as_ref().map_or(0, Executor::count) < self.targets_max {
+            return;
+        }
+        let having = self.tracks.values().filter(|track| track.target.is_some());
+        let least = median(having.map(|track| track.last_used));
+        for track in self.tracks.values_mut().filter(|track| track.last_used < least) {
+            track.close_target(&mut self.world);
+            track.pending.shrink();
+        }
+        // Those in the middle of messages stay.
+        let left = self.world.executor.as_ref().map_or(0, Executor::count);
+        self.targets_max = self.targets_max.max(2 * left);
+    }
+
     /// Finds the track of a packet: that of the responder that it is for, or that sent it. Nothing
     /// if another shard has it.
     fn find(&mut self, input: &Input<'_>, is_request: bool, out: &mut dyn Sink) -> Option<Key> {
@@ -115,6 +134,7 @@ impl Responders {
             if self.tracks.len() >= self.tracks_max {
                 self.forget_some(out);
             }
+            self.free_targets();
             let id = u32::try_from(self.clock & 0xffff_ffff).unwrap_or(0);
             let mut track = Track::new(id, key, host, &self.world.survey);
             if let Some(established) = self.world.take_established(input.facts, is_request) {

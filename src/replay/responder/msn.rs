@@ -16,6 +16,11 @@ impl Track {
     pub(super) fn check_msn(&mut self, it: &Captured<'_>, frames: &[u64]) -> Option<Verdict> {
         let msn = it.msn?;
         if self.adopts_msn {
+            let may_be_repeated = self.has_repeats || !self.is_complete;
+            if msn != self.msn && may_be_repeated && self.counts_ahead(msn) {
+                // The answer to a duplicate may have the MSN of its request, or the present one.
+                return undecided(Undecided::BeforeCapture);
+            }
             self.adopts_msn = false;
             if msn == self.msn {
                 return None;

@@ -192,6 +192,11 @@ impl PendingQueue {
         self.queue.pop_front()
     }
 
+    /// Gives back memory that it does not need.
+    pub(super) fn shrink(&mut self) {
+        self.queue.shrink_to_fit();
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Pending> {
         self.queue.iter()
     }

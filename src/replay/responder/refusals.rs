@@ -27,8 +27,8 @@ impl Track {
         Some(it.differs(&rules::NAK_PSN, found, None, &[]))
     }
 
-    /// A NAK that was there before: the network made a copy, or it is wrong. Copies of NAKs alone
-    /// do not come from the network if there are several.
+    /// A NAK that was there before: the network made a copy, or it is wrong, which only a capture
+    /// at the responder tells.
     fn judge_repeated(
         &mut self,
         it: &Captured<'_>,
@@ -36,14 +36,10 @@ impl Track {
         (found, frame): (String, u64),
         world: &World,
     ) -> Option<Verdict> {
-        let network = &world.survey.network;
-        if network.makes_copies() {
-            return AGREED;
+        if self.arrivals.is_some() {
+            return Some(it.differs(rule, found, None, &[frame]));
         }
-        if network.repeated_naks < 2 {
-            return undecided(Undecided::Network);
-        }
-        Some(it.differs(rule, found, None, &[frame]))
+        if world.survey.network.makes_copies() { AGREED } else { undecided(Undecided::Network) }
     }
 
     pub(super) fn judge_rnr(&mut self, it: &Captured<'_>, world: &mut World) -> Option<Verdict> {

@@ -66,6 +66,8 @@ pub(super) struct Executor {
     now: Instant,
     batch: Batch,
     packet: Vec<u8>,
+    /// Number of queue pairs.
+    count: usize,
 }
 
 /// A queue pair of the engine.
@@ -106,7 +108,12 @@ impl Executor {
         let attr = MrAttr { region: Region::null(usize::MAX), base: 0, access: ALL };
         let region = engine.register(pd, attr).ok()?;
         let (now, batch, packet) = (Instant::ZERO, Batch::new(1), Vec::new());
-        Some(Self { engine, pd, cq, region, now, batch, packet })
+        Some(Self { engine, pd, cq, region, now, batch, packet, count: 0 })
+    }
+
+    /// Number of queue pairs.
+    pub(super) fn count(&self) -> usize {
+        self.count
     }
 
     /// Makes a queue pair.
@@ -117,11 +124,13 @@ impl Executor {
         let qp = self.engine.create_qp(self.pd, create).ok()?;
         let qpn = self.engine.qp_number(qp)?;
         let psn = Psn::new(0);
+        self.count += 1;
         Some(Target { qp, qpn, mtu, psn, has_receive: false, is_stale: true })
     }
 
     /// Destroys a queue pair.
     pub(super) fn close(&mut self, target: &Target) {
+        self.count -= 1;
         let _ = self.engine.destroy_qp(target.qp);
     }
 

@@ -130,6 +130,8 @@ pub(super) struct Track {
     pub(super) last_used: u64,
     pub(super) mtu: Mtu,
     pub(super) is_mtu_known: bool,
+    /// Whether it is a guess, which packets that the capture misses make wrong.
+    pub(super) is_mtu_guessed: bool,
     /// The longest payload that was captured: a READ of no more has one response.
     pub(super) least_mtu: u32,
     pub(super) pkey: Option<PKey>,
@@ -229,6 +231,7 @@ impl Track {
             host,
             mtu,
             is_mtu_known,
+            is_mtu_guessed: connection.is_some_and(Surveyed::is_mtu_guessed),
             least_mtu: connection.map_or(0, Surveyed::least_mtu),
             first_psn,
             is_complete,
@@ -245,7 +248,7 @@ impl Track {
 
     /// Begins with the state that the set-up of the connection gives.
     pub(super) fn establish(&mut self, setup: &Established) {
-        (self.mtu, self.is_mtu_known) = (setup.mtu, true);
+        (self.mtu, self.is_mtu_known, self.is_mtu_guessed) = (setup.mtu, true, false);
         (self.pkey, self.first_psn) = (Some(setup.pkey), Some(setup.first_psn));
         let first = sequence::first(setup.first_psn);
         (self.first, self.top) = (Some(first), Some(first));
@@ -316,18 +319,23 @@ impl Track {
     /// Whether a request that may have been executed writes to these addresses, or makes the
     /// program of the host do so.
     pub(super) fn may_write(&self, start: u64, end: u64) -> bool {
-        self.pending.iter().any(|request| match request.info.operation {
-            Operation::Write if request.info.receive.completes() => true,
-            Operation::Write => request.place.is_none_or(|(address, _)| {
-                address < end && start < address.saturating_add(request.payload_len.into())
-            }),
-            Operation::CompareSwap | Operation::FetchAdd | Operation::AtomicWrite => request
-                .reth()
-                .is_some_and(|(address, ..)| address < end && start < address.saturating_add(8)),
-            // Where its receive is does not appear on the wire.
-            Operation::Send => true,
-            _ => false,
-        })
+        // An answer that waits may tell of a request that was not captured.
+        let is_missing = !self.is_complete && !self.open.is_empty();
+        is_missing
+            || self.pending.iter().any(|request| match request.info.operation {
+                Operation::Write if request.info.receive.completes() => true,
+                Operation::Write => request.place.is_none_or(|(address, _)| {
+                    address < end && start < address.saturating_add(request.payload_len.into())
+                }),
+                Operation::CompareSwap | Operation::FetchAdd | Operation::AtomicWrite => {
+                    request.reth().is_some_and(|(address, ..)| {
+                        address < end && start < address.saturating_add(8)
+                    })
+                }
+                // Where its receive is does not appear on the wire.
+                Operation::Send => true,
+                _ => false,
+            })
     }
 
     /// A request may have been executed: what it writes is unknown from now on.
@@ -376,12 +384,20 @@ impl Track {
         executor.execute(target, &request.request(), receive)
     }
 
+    /// Gives the engine's queue pair back, unless it is in the middle of a message.
+    pub(super) fn close_target(&mut self, world: &mut World) {
+        if let Some(executor) = &mut world.executor
+            && let Some(target) = self.target.take_if(|_| !self.is_message_open)
+        {
+            executor.close(&target);
+        }
+    }
+
     /// Gives back all that it shares with others.
     pub(super) fn free(&mut self, world: &mut World) {
         world.count_items(self.items(), 0);
-        if let (Some(executor), Some(target)) = (&mut world.executor, &self.target) {
-            executor.close(target);
-        }
+        self.is_message_open = false;
+        self.close_target(world);
     }
 
     /// Returns the number of requests, answers and messages that it remembers.
