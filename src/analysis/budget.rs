@@ -1,4 +1,4 @@
-//! How much is remembered in all.
+//! The amount of state over all connections, and the bounds that follow from it.
 
 use super::limits::{
     ALL_HISTORY_MAX, ALL_MESSAGES_MAX, ALL_PACKETS_MAX, CROWDED_ENDPOINTS, CROWDED_MAX,
@@ -6,7 +6,8 @@ use super::limits::{
 };
 use super::series::Series;
 
-/// How much is remembered in all, and so how much each direction of a connection may remember.
+/// State that is kept over all connections, from which follows how much each direction of a
+/// connection may keep.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Budget {
     pub(super) packets: usize,

@@ -16,10 +16,11 @@ use super::{FlowNumber, Sink};
 use crate::time::Instant;
 use crate::wire::{Qpn, Service};
 
-/// What is known of connections that ended.
+/// Results of connections that ended.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Conclusion {
-    /// By provisional number: the number of the connection, and in the highest bit whether ends are exchanged. 0: forgotten.
+    /// Final numbers of connections, by provisional number; the highest bit says whether the ends
+    /// are exchanged. 0: forgotten.
     flows: Vec<u32>,
     connections: Vec<Connection>,
     findings: Vec<Finding>,
@@ -108,7 +109,8 @@ impl Analysis {
         self.conclusion.add_findings(found);
     }
 
-    /// The silence between the last packet of a connection and the end of the capture, if it was long.
+    /// The silence between the last packet of a connection and the end of the capture, if it was
+    /// long.
     fn silence_at_end(&self, streams: &[Option<Box<Stream>>; 2], end_time: u64) -> Option<Stall> {
         let [Some(first), Some(second)] = streams else { return None };
         let is_closed = |stream: &Stream| {
@@ -296,7 +298,8 @@ impl Analysis {
     }
 }
 
-/// Frames with marks are evidence about their sender's requests, those with CNPs about the receiver's.
+/// Frames with marks are evidence about their sender's requests, those with CNPs about the
+/// receiver's.
 fn keep_congestion_frames(streams: &mut [Option<Box<Stream>>; 2]) {
     let frames = streams.each_ref().map(|stream| {
         let congestion = stream.as_ref()?.congestion.as_ref()?;
@@ -311,7 +314,7 @@ fn keep_congestion_frames(streams: &mut [Option<Box<Stream>>; 2]) {
     }
 }
 
-/// How a connection of which only one direction was captured was found.
+/// Returns the pairing of a connection of which only one direction was captured.
 fn alone_pairing(stream: &Stream) -> Pairing {
     if stream.key.service == Service::Ud { Pairing::Datagram } else { Pairing::Unpaired }
 }
@@ -338,7 +341,8 @@ fn ends_of(first: &Stream, second: Option<&Stream>) -> [End; 2] {
     [sender, receiver]
 }
 
-/// Adds marks and CNPs: those of the packets that the stream's sender sent, and those that it answered with.
+/// Adds marks and CNPs: those of the packets that the stream's sender sent, and those that it
+/// answered with.
 fn add_congestion(directions: &mut [Direction; 2], end: usize, stream: &Stream) {
     let Some(congestion) = &stream.congestion else { return };
     let [requests, responses] = congestion.marks;
@@ -349,7 +353,8 @@ fn add_congestion(directions: &mut [Direction; 2], end: usize, stream: &Stream) 
     }
     if let Some(other) = directions.get_mut(1 - end) {
         other.ce_marked += responses;
-        // CNPs that it sent answer marked packets of the other end, which are requests in most cases.
+        // CNPs that it sent answer marked packets of the other end, which are requests in most
+        // cases.
         other.cnps += congestion.cnps;
     }
 }

@@ -2,10 +2,11 @@
 
 use super::evidence::Frames;
 
-/// How long before and after a CNP the sender's rate is measured.
+/// Length of the windows before and after a CNP in which the sender's rate is measured.
 const WINDOW_NANOS: u64 = 1_000_000;
 
-/// What a sender does about congestion: its CE-marked packets, the CNPs that it gets, and its rate around them.
+/// Reaction of a sender to congestion: its CE-marked packets, the CNPs that it gets, and its rate
+/// around them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Congestion {
     /// Bytes sent in the current window and in the one before.

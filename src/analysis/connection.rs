@@ -17,30 +17,31 @@ use crate::wire::{Gid, Qpn, Service};
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Connection {
-    /// Its number: `roce.flow`.
+    /// Number of the connection: `roce.flow`.
     pub flow: FlowNumber,
     /// The transport service.
     #[serde(serialize_with = "serialize::service")]
     pub service: Service,
     /// The two ends. The first is the one that sent the first request, or the CM's active side.
     pub ends: [End; 2],
-    /// How the two queue pairs were found to belong together.
+    /// Evidence by which the two queue pairs were paired.
     pub pairing: Pairing,
-    /// What the connection manager said, where its messages were captured.
+    /// Set-up by the connection manager, if its messages were captured.
     pub setup: Option<Setup>,
     /// The path MTU in bytes, worked out from the packets or from the set-up.
     pub path_mtu: Option<u16>,
-    /// The first and the last packet's time.
+    /// Time of the first packet.
     #[serde(serialize_with = "serialize::instant")]
     pub first_time: Instant,
-    /// The last packet's time.
+    /// Time of the last packet.
     #[serde(serialize_with = "serialize::instant")]
     pub last_time: Instant,
-    /// Its first frame.
+    /// Frame of the first packet.
     pub first_frame: u64,
-    /// Its last frame.
+    /// Frame of the last packet.
     pub last_frame: u64,
-    /// What each end requested: `directions[i]` are the requests of `ends[i]` and the responses to them.
+    /// Traffic by requester: `directions[i]` are the requests of `ends[i]` and the responses to
+    /// them.
     pub directions: [Direction; 2],
     /// Kinds of findings about the requests of each end.
     pub findings: [KindSet; 2],
@@ -49,8 +50,9 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A name that is the same in captures of different hosts: the service and both ends, the lower address first, as in
-    /// `RC 10.0.0.1/0x11 10.0.0.2/0x12`. A queue pair that is not known is `?`.
+    /// A name that is the same in captures of different hosts: the service and both ends, the lower
+    /// address first, as in `RC 10.0.0.1/0x11 10.0.0.2/0x12`. A queue pair that is not known is
+    /// `?`.
     pub fn key(&self) -> String {
         let mut ends = self.ends.each_ref().map(|end| (end.address.0, end.qpn.map(Qpn::get)));
         ends.sort_unstable();
@@ -66,10 +68,10 @@ impl Connection {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct End {
-    /// Its address.
+    /// Address of the host.
     #[serde(serialize_with = "serialize::address")]
     pub address: Gid,
-    /// Its queue pair; nothing if no packet was sent to it and no set-up names it.
+    /// Queue pair number; `None` if no packet was sent to the queue pair and no set-up names it.
     #[serde(serialize_with = "serialize::qpn")]
     pub qpn: Option<Qpn>,
     /// The UDP source port of its packets (the last one seen).
@@ -78,7 +80,7 @@ pub struct End {
     pub dscp: Option<u8>,
 }
 
-/// How the two queue pairs of a connection were found to belong together.
+/// Evidence by which the two queue pairs of a connection were paired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pairing {
@@ -88,7 +90,7 @@ pub enum Pairing {
     Acknowledgements,
     /// Both have the UDP source port that Linux derives from the numbers of these two queue pairs.
     SourcePort,
-    /// They are the only two between their addresses.
+    /// No other queue pairs communicate over these two addresses.
     OnlyCandidates,
     /// The best of several candidates: UDP source ports and the order of packets suggest it.
     Likely,
@@ -120,21 +122,23 @@ pub struct Direction {
     pub lost_requests: u64,
     /// Lost response packets, as far as it can be known.
     pub lost_responses: u64,
-    /// Request packets that a NAK named and that were lost or late behind the capture point; `lost_requests` has none of
-    /// them.
+    /// Request packets that a NAK named and that were lost or late behind the capture point;
+    /// `lost_requests` has none of them.
     pub lost_or_late: u64,
-    /// Answers that came so long after the last retransmission that the responder had the request before.
+    /// Answers that came so long after the last retransmission that the responder had the request
+    /// before.
     pub slow_answers: SlowAnswers,
     /// Packets that the receiver got, by its acknowledgements, and that the capture missed.
     pub not_captured: u64,
     /// Packets that arrived out of order: the fewest that explain the order of all.
     pub reordered: u64,
-    /// NAKs by code, in the order of the codes: PSN sequence error, invalid request, remote access error, remote
-    /// operational error, invalid RD request.
+    /// NAKs by code, in the order of the codes: PSN sequence error, invalid request, remote access
+    /// error, remote operational error, invalid RD request.
     pub naks: [u64; 5],
     /// RNR NAKs.
     pub rnr_naks: u64,
-    /// Time from each RNR NAK to the retransmission that was accepted or refused next, in nanoseconds, in all.
+    /// Time from each RNR NAK to the retransmission that was accepted or refused next, in
+    /// nanoseconds, in all.
     pub rnr_wait_nanos: u64,
     /// Positive acknowledgements without payload.
     pub acks: u64,
@@ -148,20 +152,24 @@ pub struct Direction {
     pub ce_marked: u64,
     /// CNPs that the receiver of marked packets sent.
     pub cnps: u64,
-    /// From the first packet of a message to its completing ACK or last response, in nanoseconds.
+    /// Latency of messages in nanoseconds: from the first packet to the completing ACK or the last
+    /// response.
     pub latency: Distribution,
-    /// From the transmission of a packet that requests an ACK to that ACK, in nanoseconds; retransmitted ones do not count.
+    /// Round-trip times in nanoseconds: from the transmission of a packet that requests an ACK to
+    /// that ACK. Retransmitted packets do not count.
     pub rtt: Distribution,
     /// The longest silences while requests were in flight.
     pub stalls: Vec<Stall>,
     /// Packets whose ICRC is wrong.
     pub icrc_errors: u64,
-    /// PSNs that were skipped. UC: lost packets. UD: lost packets, or packets to other destinations, because a UD queue
-    /// pair has one PSN space for all of them.
+    /// PSNs that were skipped. UC: lost packets. UD: lost packets, or packets to other
+    /// destinations, because a UD queue pair has one PSN space for all of them.
     pub psn_gaps: u64,
-    /// Payload bytes of the largest packet that fills the path MTU: requests, responses. 0 where there was none.
+    /// Payload bytes of the largest packet that fills the path MTU: requests, responses. 0 where
+    /// there was none.
     pub full_payload: [u32; 2],
-    /// How the requester's rate changed after CNPs: wire bytes in the millisecond before each CNP, and in the one after.
+    /// Reaction of the requester's rate to CNPs: wire bytes in the millisecond before each CNP, and
+    /// in the one after.
     pub cnp_reaction_bytes: [u64; 2],
 }
 
@@ -169,28 +177,28 @@ pub struct Direction {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Retransmissions {
-    /// After a retransmission timeout.
+    /// Retransmissions after a timeout.
     pub timeout: Retransmitted,
-    /// After a NAK with the code PSN sequence error.
+    /// Retransmissions after a NAK with the code PSN sequence error.
     pub sequence_nak: Retransmitted,
-    /// After a response that implied the loss of an earlier one.
+    /// Retransmissions after a response that implied the loss of an earlier one.
     pub implied_nak: Retransmitted,
-    /// After an RNR NAK.
+    /// Retransmissions after an RNR NAK.
     pub rnr: Retransmitted,
 }
 
-/// How much was retransmitted for one cause.
+/// Retransmissions for one cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Retransmitted {
-    /// How often the requester went back.
+    /// Number of times that the requester went back.
     pub rewinds: u64,
-    /// Packets it retransmitted.
+    /// Packets that it retransmitted.
     pub packets: u64,
-    /// Their bytes on the wire.
+    /// Wire bytes of these packets.
     pub bytes: u64,
-    /// Nanoseconds between the first transmission of the packet it went back to (the last, if it had gone back to it
-    /// before) and the retransmission, in all.
+    /// Nanoseconds between the first transmission of the packet it went back to (the last, if it
+    /// had gone back to it before) and the retransmission, in all.
     pub wait_nanos: u64,
 }
 
@@ -208,18 +216,19 @@ pub struct SlowAnswers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Stall {
-    /// When it began.
+    /// Time of the begin.
     #[serde(serialize_with = "serialize::instant")]
     pub start: Instant,
-    /// How long it lasted, in nanoseconds.
+    /// Length in nanoseconds.
     pub nanos: u64,
     /// The last frame before it.
     pub before: u64,
     /// The frame that ended it; nothing if the capture ended first.
     pub after: Option<u64>,
-    /// If a retransmission ended it: the retransmission's cause.
+    /// Cause of the retransmission, if one ended the silence.
     pub cause: Option<RetransmissionCause>,
-    /// The place where most of the time passed, if a response ended it and capture points at both ends tell.
+    /// The place where most of the time passed, if a response ended it and capture points at both
+    /// ends tell.
     pub blame: Option<Blame>,
 }
 
@@ -227,9 +236,9 @@ pub struct Stall {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Blame {
-    /// At the responder, after the request had reached it.
+    /// The responder, after the request had reached it.
     Responder,
-    /// On the way between the capture points.
+    /// The network between the capture points.
     Network,
 }
 

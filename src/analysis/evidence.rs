@@ -27,7 +27,7 @@ impl Frames {
     }
 }
 
-/// What a direction keeps for its findings. Most directions have none.
+/// Evidence that a direction keeps for its findings. Most directions have none.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Evidence {
     /// Lost requests: the packet where it was captured, and the frame that proves the loss.
@@ -93,7 +93,7 @@ pub(super) struct Refusal {
     pub(super) reth: Option<RethFacts>,
 }
 
-/// How a requester gave up.
+/// The failure of a requester that gave up.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     /// Rewinds without progress before it.
@@ -102,9 +102,9 @@ pub(super) struct Failure {
     pub(super) first_frame: u64,
     /// The frame of its last packet, or of the last RNR NAK.
     pub(super) last_frame: u64,
-    /// From the first transmission of the request to there.
+    /// Time from the first transmission of the request to `last_frame`.
     pub(super) time_nanos: u64,
-    /// From there to the end of what was captured.
+    /// Time from `last_frame` to the end of the capture.
     pub(super) silence_nanos: u64,
     /// The last PSN that was acknowledged.
     pub(super) last_acked: Option<u32>,

@@ -1,4 +1,4 @@
-//! What went wrong, in words, with the frames that show it.
+//! Findings: faults in words, with the frames that show them.
 
 use serde::Serialize;
 
@@ -6,29 +6,31 @@ use super::{FlowNumber, serialize};
 use crate::time::Instant;
 use crate::wire::Gid;
 
-/// Something that went wrong.
+/// A fault that the analysis found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What kind of thing.
+    /// Kind of the fault.
     pub kind: FindingKind,
     /// The connection, if it is about one.
     pub flow: Option<FlowNumber>,
-    /// Which end's requests it is about.
+    /// End whose requests it is about.
     pub requester: Option<u8>,
     /// The hosts that it is about, the requester or the connecting side first.
     #[serde(serialize_with = "serialize::addresses_or_null")]
     pub hosts: Option<[Gid; 2]>,
-    /// The time of the first of its frames; in captures of many frames to within the frames around it.
+    /// The time of the first of its frames; in captures of many frames to within the frames around
+    /// it.
     #[serde(serialize_with = "serialize::instant_or_null")]
     pub time: Option<Instant>,
     /// Whether the packets prove the cause.
     pub certainty: Certainty,
-    /// Time that it cost, in nanoseconds; findings are sorted by severity of their kind, then by this.
+    /// Time that it cost, in nanoseconds; findings are sorted by severity of their kind, then by
+    /// this.
     pub cost_nanos: u64,
     /// Frames to look at, in their order.
     pub frames: Vec<u64>,
-    /// What happened, in words.
+    /// Description in words.
     pub text: String,
 }
 
@@ -53,7 +55,8 @@ pub enum FindingKind {
     RnrRetryLimit,
     /// The last requests are retransmitted without an answer when the capture ends.
     Unanswered,
-    /// A responder refused a request: invalid request, remote access error, remote operational error.
+    /// A responder refused a request: invalid request, remote access error, remote operational
+    /// error.
     RequestRefused,
     /// The connection manager refused a connection.
     ConnectionRefused,
@@ -85,7 +88,7 @@ pub enum FindingKind {
     Stall,
     /// Packets that the capture itself missed.
     CaptureLoss,
-    /// Something was left out because of a limit.
+    /// Items were left out because of a limit.
     BeyondLimits,
 }
 
@@ -155,18 +158,19 @@ impl Serialize for KindSet {
     }
 }
 
-/// From when on something is worth a finding. Each can be set with `--threshold NAME=VALUE`.
+/// Thresholds from which on faults are reported. Each can be set with `--threshold NAME=VALUE`.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Thresholds {
     /// A silence with requests in flight is a stall from this many nanoseconds on.
     pub stall_nanos: u64,
-    /// Lost packets of a direction, as a share of its packets, from which losses are a finding. 0: from the first.
+    /// Lost packets of a direction, as a share of its packets, from which losses are a finding. 0:
+    /// from the first.
     pub loss_share: f64,
     /// CNPs per 1,000 marked packets below which a receiver is said to answer too few.
     pub cnps_per_1000_marks: f64,
-    /// Several capture points: a packet is delayed if it takes longer than the median by this many nanoseconds, and at least
-    /// four times the median.
+    /// Several capture points: a packet is delayed if it takes longer than the median by this many
+    /// nanoseconds, and at least four times the median.
     pub delay_nanos: u64,
 }
 

@@ -2,7 +2,8 @@
 
 use crate::time::Instant;
 
-/// Maximum number of frames whose times are remembered; of more, every second, every fourth, and so on.
+/// Maximum number of frames whose times are remembered; of more, every second, every fourth, and so
+/// on.
 const FRAMES_MAX: usize = 1 << 15;
 
 /// Times of frames, which come in the order of their numbers.

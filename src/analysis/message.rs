@@ -12,42 +12,43 @@ use crate::wire::{Operation, Psn};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Message {
-    /// Its connection; see [`PacketNote::flow`](super::PacketNote::flow).
+    /// Connection of the message; see [`PacketNote::flow`](super::PacketNote::flow).
     pub flow: FlowNumber,
-    /// Which end is the requester.
+    /// End that is the requester.
     pub requester: u8,
-    /// What it does: SEND, WRITE, READ, CAS, FETCH_ADD, FLUSH, ATOMIC_WRITE.
+    /// Operation: SEND, WRITE, READ, CAS, FETCH_ADD, FLUSH, ATOMIC_WRITE.
     #[serde(serialize_with = "serialize::operation")]
     pub operation: Operation,
     /// Whether it carries immediate data.
     pub immediate: bool,
-    /// Its payload bytes; for a READ those that were asked for.
+    /// Payload bytes; for a READ those that were requested.
     pub bytes: u64,
-    /// Its first PSN.
+    /// First PSN.
     #[serde(serialize_with = "serialize::psn")]
     pub first_psn: Psn,
-    /// Its last PSN.
+    /// Last PSN.
     #[serde(serialize_with = "serialize::psn")]
     pub last_psn: Psn,
     /// The frame of its first packet.
     pub first_frame: u64,
-    /// When its first packet was captured.
+    /// Time of the first packet.
     #[serde(serialize_with = "serialize::instant")]
     pub start: Instant,
-    /// The frame that ended it: the ACK, the last response, the fatal NAK; for UC and UD its last packet.
+    /// The frame that ended it: the ACK, the last response, the fatal NAK; for UC and UD its last
+    /// packet.
     pub end_frame: Option<u64>,
-    /// When it ended.
+    /// Time of `end_frame`.
     #[serde(serialize_with = "serialize::instant_or_null")]
     pub end: Option<Instant>,
-    /// Its packets that were transmitted more than once.
+    /// Packets that were transmitted more than once.
     pub retransmitted_packets: u32,
     /// Bytes on the wire of its retransmissions.
     pub retransmitted_bytes: u64,
-    /// How it ended.
+    /// Outcome of the message.
     pub outcome: Outcome,
 }
 
-/// How a message ended.
+/// Outcome of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -56,20 +57,21 @@ pub enum Outcome {
     Completed,
     /// Refused with this NAK.
     Refused(#[serde(serialize_with = "serialize::nak")] NakCode),
-    /// The last thing seen of it is an RNR NAK and then no further transmission: RNR retries exceeded.
+    /// The last thing seen of it is an RNR NAK and then no further transmission: RNR retries
+    /// exceeded.
     RnrRetryExceeded,
     /// The last thing seen of it are retransmissions without an answer: retries exceeded.
     RetryExceeded,
-    /// It was in flight when its queue pair failed for the sake of an earlier message.
+    /// Still in flight when its queue pair failed because of an earlier message.
     Flushed,
-    /// It was in flight when the capture ended (or its connection was forgotten for lack of room).
+    /// Still in flight when the capture ended (or its connection was forgotten for lack of room).
     InFlight,
     /// UC: packets of it are missing, so the receiver dropped it.
     Incomplete,
 }
 
 impl Outcome {
-    /// Its name, as in the report for machines.
+    /// Returns the name that the JSON report uses.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Completed => "completed",
@@ -92,18 +94,18 @@ pub struct OperationStatistics {
     pub operation: Operation,
     /// Messages that began.
     pub messages: u64,
-    /// Of these, messages that completed.
+    /// Messages that completed.
     pub completed: u64,
-    /// Of these, messages that failed.
+    /// Messages that failed.
     pub failed: u64,
     /// Payload bytes of the completed ones.
     pub bytes: u64,
-    /// Their latency in nanoseconds.
+    /// Latency of the completed messages in nanoseconds.
     pub latency: Distribution,
 }
 
 impl OperationStatistics {
-    /// Of no message yet.
+    /// Statistics of no messages.
     pub(super) fn new(operation: Operation) -> Self {
         let latency = Distribution::default();
         Self { operation, messages: 0, completed: 0, failed: 0, bytes: 0, latency }

@@ -1,19 +1,20 @@
-//! What happened on the connections of a capture, what went wrong, and which packets prove it.
+//! The analysis of a capture: its connections, what went wrong on them, and which packets prove it.
 //!
 //! ```text
 //! capture::Reader ─► decode::Context ─► PacketFacts ─► Analysis ─► Sink: packets and messages, as they are understood
 //!                    (any core)         (a value)      (in order)  └► Report: connections, totals, findings
 //! ```
 //!
-//! [`PacketFacts`] is what the analysis needs to know of one packet; it is made from a decoded frame on any thread.
-//! [`Analysis`] is told the packets in the order of their times. It finds the connections, pairs the two queue pairs
-//! of each, follows the packet sequence numbers of both requesters, and tells its [`Sink`] what each packet was and
-//! how each message ended. At the end of the capture it gives a [`Report`].
+//! [`PacketFacts`] is what the analysis needs to know of one packet; it is made from a decoded
+//! frame on any thread. [`Analysis`] is told the packets in the order of their times. It finds the
+//! connections, pairs the two queue pairs of each, follows the packet sequence numbers of both
+//! requesters, and tells its [`Sink`] what each packet was and how each message ended. At the end
+//! of the capture it gives a [`Report`].
 //!
-//! It sees what the capture point saw, which is less than either end did. So it tells apart what the packets prove and
-//! what they only suggest ([`Certainty`]), and where on the path a packet was lost relative to the capture point
-//! ([`LossPlace`]). Memory is bounded per connection and in all: `limits` lists every bound, and
-//! [`BeyondLimits`] counts what was left out because of them.
+//! It sees what the capture point saw, which is less than either end did. So it tells apart what
+//! the packets prove and what they only suggest ([`Certainty`]), and where on the path a packet was
+//! lost relative to the capture point ([`LossPlace`]). Memory is bounded per connection and in all:
+//! `limits` lists every bound, and [`BeyondLimits`] counts what was left out because of them.
 #![forbid(unsafe_code)]
 
 mod budget;
@@ -65,10 +66,11 @@ pub use crate::observe::agreement::Setup;
 pub use crate::observe::packet::{CmFacts, PacketFacts, RethFacts, Unsplit};
 pub use crate::observe::sightings::{LostBetween, Sightings};
 
-/// The number of a connection, from 1 in the order in which their first packets appear: `roce.flow`.
+/// The number of a connection, from 1 in the order in which their first packets appear:
+/// `roce.flow`.
 pub type FlowNumber = u32;
 
-/// Why a requester retransmitted.
+/// Cause of a retransmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RetransmissionCause {
@@ -76,19 +78,22 @@ pub enum RetransmissionCause {
     Timeout,
     /// The responder reported a gap: NAK with the code PSN sequence error.
     SequenceNak,
-    /// A later response arrived while that of an earlier READ or ATOMIC was missing (§9.7.5.1.1 "implied NAK").
+    /// A later response arrived while that of an earlier READ or ATOMIC was missing (§9.7.5.1.1
+    /// "implied NAK").
     ImpliedNak,
     /// The responder had no receive posted: RNR NAK.
     Rnr,
 }
 
-/// Where a packet was lost, as far as the capture tells.
+/// Place where a packet was lost, as far as the capture tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LossPlace {
-    /// The capture point never saw it although its sender must have sent it: lost between the sender and the point.
+    /// The capture point never saw it although its sender must have sent it: lost between the
+    /// sender and the point.
     BeforeCapturePoint,
-    /// The capture point saw it and its receiver did not get it: lost between the point and the receiver.
+    /// The capture point saw it and its receiver did not get it: lost between the point and the
+    /// receiver.
     AfterCapturePoint,
     /// Seen at one capture point and not at the next one on its way (indices of [`FileFacts`]).
     Between {
@@ -99,23 +104,25 @@ pub enum LossPlace {
     },
 }
 
-/// What one packet was, told to the [`Sink`] when the packet arrives.
+/// Meaning of one packet, told to the [`Sink`] when the packet arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketNote {
-    /// Its connection. An endpoint that is not paired yet has a number of its own; the report says which numbers are one
-    /// connection in the end ([`Report::flow_of`]).
+    /// Number of its connection. An endpoint that is not paired yet has a number of its own; the
+    /// report says which numbers are one connection in the end ([`Report::flow_of`]).
     pub flow: FlowNumber,
-    /// Which end sent it: 0 for [`Connection::ends`]`[0]`, 1 for the other. Relative to `flow`, before pairing.
+    /// End that sent it: 0 for [`Connection::ends`]`[0]`, 1 for the other. Relative to `flow`,
+    /// before pairing.
     pub sender: u8,
     /// Whether it is a request or a response of the PSN space of its sender or of the peer.
     pub role: PacketRole,
-    /// Its sequence number, unwrapped: PSNs of one PSN space count on beyond 2^24.
+    /// Sequence number, unwrapped: PSNs of one PSN space count on beyond 2^24.
     pub sequence: u64,
     /// The cause, if this PSN was transmitted before by its sender.
     pub retransmission: Option<RetransmissionCause>,
-    /// The network delivered the same packet twice; the sender sent it once.
+    /// Whether it is a copy that the network made: the sender sent it once.
     pub duplicate: bool,
-    /// It arrived out of order: after packets that its sender had sent later, or before earlier ones.
+    /// Whether it arrived out of order: after packets that its sender had sent later, or before
+    /// earlier ones.
     pub reordered: bool,
 }
 
@@ -139,12 +146,12 @@ pub enum PacketRole {
     Management,
 }
 
-/// Something that became known about an earlier packet, or about one that was never captured.
+/// The loss of an earlier packet, or of one that was never captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LossNote {
     /// The connection.
     pub flow: FlowNumber,
-    /// Which end sent the packet.
+    /// End that sent the packet.
     pub sender: u8,
     /// The sequence number of the lost packet, unwrapped as in [`PacketNote::sequence`].
     pub sequence: u64,
@@ -154,30 +161,31 @@ pub struct LossNote {
     pub frame: Option<u64>,
     /// The frame that proves the loss: a NAK, a retransmission, a later packet.
     pub proof: u64,
-    /// Where it was lost.
+    /// Place of the loss.
     pub place: LossPlace,
     /// Whether the packets prove it.
     pub certainty: Certainty,
 }
 
-/// Takes what the analysis understands, when it understands it. Every method does nothing by default.
+/// Takes what the analysis understands, when it understands it. Every method does nothing by
+/// default.
 pub trait Sink {
-    /// What a packet was.
+    /// Takes the meaning of a packet.
     fn packet(&mut self, facts: &PacketFacts, note: &PacketNote) {
         let _ = (facts, note);
     }
 
-    /// Another capture point saw the same packet: its frame there, and the note of the packet.
+    /// Takes the frame of a packet at another capture point, and the note of the packet.
     fn sighting(&mut self, facts: &PacketFacts, note: &PacketNote) {
         let _ = (facts, note);
     }
 
-    /// A packet was lost.
+    /// Takes the loss of a packet.
     fn loss(&mut self, note: &LossNote) {
         let _ = note;
     }
 
-    /// A message ended: it completed, it failed, or the capture ended first.
+    /// Takes a message that ended: it completed, it failed, or the capture ended first.
     fn message(&mut self, message: &Message) {
         let _ = message;
     }

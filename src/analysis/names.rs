@@ -1,4 +1,4 @@
-//! How kinds and services are called in reports.
+//! Names of kinds and services in reports.
 
 use super::CaptureFacts;
 use super::finding::FindingKind;
@@ -69,7 +69,7 @@ impl FindingKind {
         }
     }
 
-    /// Advice: what to look at. Text, page and guide have the same.
+    /// Advice on what to look at. Text, page and guide have the same.
     pub const fn advice(self) -> &'static str {
         match self {
             Self::RetryLimit => {
@@ -140,8 +140,8 @@ impl FindingKind {
         }
     }
 
-    /// How bad it is: 0 where a connection or a request failed, 1 where time or packets were lost, 2 where only the
-    /// picture is incomplete.
+    /// Severity: 0 if a connection or a request failed, 1 if time or packets were lost, 2 if only
+    /// the picture is incomplete.
     pub const fn severity(self) -> u8 {
         match self {
             Self::RetryLimit

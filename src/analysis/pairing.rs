@@ -1,8 +1,9 @@
-//! Which two streams are one connection, where no set-up says so.
+//! Pairing of two streams to one connection, where no set-up says which belong together.
 //!
-//! A packet of a connection names the queue pair that it is for, and not the one that sent it. But a response carries the
-//! PSN of the request that it answers. So the responses that one host sends to a queue pair belong with those requests
-//! of the other host whose PSNs they answer. Each response leaves fewer candidates; the last one is it.
+//! A packet of a connection names the queue pair that it is for, and not the one that sent it. But
+//! a response carries the PSN of the request that it answers. So the responses that one host sends
+//! to a queue pair belong with those requests of the other host whose PSNs they answer. Each
+//! response leaves fewer candidates; the last one is it.
 
 use std::collections::BTreeSet;
 
@@ -69,7 +70,8 @@ impl Analysis {
         }
     }
 
-    /// Removes the candidates that cannot explain a response; if there are none, looks for new ones.
+    /// Removes the candidates that cannot explain a response; if there are none, looks for new
+    /// ones.
     fn narrow(&mut self, index: u32, packet: &PacketFacts, info: &OpcodeInfo) {
         let Some(stream) = self.stream_mut(index) else { return };
         let route = stream.reverse_route();
@@ -90,7 +92,8 @@ impl Analysis {
         }
     }
 
-    /// Of several candidates for a READ response, keeps those whose READ has its length, if there are any.
+    /// Keeps the candidates for a READ response whose READ has its length, if there are several and
+    /// any has.
     fn prefer_fitting(
         &self,
         candidates: &mut Vec<(u32, FlowNumber)>,
@@ -125,8 +128,8 @@ impl Analysis {
         })
     }
 
-    /// Whether two streams may be of one set-up: if one of them has a set-up that names both queue pairs, the other one has it,
-    /// too.
+    /// Whether two streams may be of one set-up: if one of them has a set-up that names both queue
+    /// pairs, the other one has it, too.
     fn is_setup_same(&self, one: Option<u32>, other: Option<u32>) -> bool {
         match (one, other) {
             (Some(one), Some(other)) => one == other,
@@ -138,7 +141,8 @@ impl Analysis {
         }
     }
 
-    /// The candidate that source ports and order suggest: the same UDP source port if only one has it, else the first.
+    /// The candidate that source ports and order suggest: the same UDP source port if only one has
+    /// it, else the first.
     fn best_candidate(&self, index: u32) -> Option<u32> {
         let stream = self.stream(index)?;
         let candidates = &stream.orphans.as_ref()?.candidates;
@@ -151,11 +155,13 @@ impl Analysis {
         }
     }
 
-    /// Pairs a stream with the one in the other direction whose UDP source port tells that they are one connection.
+    /// Pairs a stream with the one in the other direction whose UDP source port tells that they are
+    /// one connection.
     ///
-    /// Linux derives the port of a connection from the numbers of both queue pairs (`rdma_calc_flow_label`), so both
-    /// directions have the same. Each direction names the queue pair that it is for, so the port can be computed: that it
-    /// is right by chance happens once in 2^14 pairs.
+    /// Linux derives the port of a connection from the numbers of both queue pairs
+    /// (`rdma_calc_flow_label`), so both directions have the same. Each direction names the queue
+    /// pair that it is for, so the port can be computed: that it is right by chance happens once in
+    /// 2^14 pairs.
     pub(super) fn join_by_source_port(&mut self, index: u32) {
         let Some(stream) = self.stream(index) else { return };
         let (port, qpn) = (stream.source_port, stream.key.dest_qp);
@@ -194,7 +200,8 @@ impl Analysis {
         }
     }
 
-    /// Handles the responses that waited for their requester. Returns what the last one of `responses` was.
+    /// Handles the responses that waited for their requester. Returns what the last one of
+    /// `responses` was.
     pub(super) fn replay<S: Sink>(
         &mut self,
         requests: u32,
@@ -217,7 +224,8 @@ impl Analysis {
         last
     }
 
-    /// At the end: pairs what responses could not decide, and what has only one candidate.
+    /// Pairs, at the end of the capture, streams that responses could not decide, and those with
+    /// only one candidate.
     pub(super) fn pair_the_rest<S: Sink>(&mut self, sink: &mut S) {
         let count = u32::try_from(self.streams.len()).unwrap_or(u32::MAX);
         let mut open: Vec<(FlowNumber, u32)> = (0..count)
@@ -266,8 +274,8 @@ impl Analysis {
         }
     }
 
-    /// The stream in the other direction, if both are the only ones that are left between their addresses and were used
-    /// at the same time.
+    /// The stream in the other direction, if both are the only ones that are left between their
+    /// addresses and were used at the same time.
     fn only_counterpart(&self, index: u32) -> Option<u32> {
         let stream = self.stream(index).filter(|stream| stream.peer.is_none())?;
         let [_] = self.unpaired.get(&stream.route())?.as_slice() else { return None };

@@ -8,7 +8,7 @@ use super::groups::{Groups, HOSTS_MAX, HostMatrix};
 use super::{CaptureKind, FlowNumber, Series, Transit, serialize};
 use crate::time::Instant;
 
-/// What a capture holds, and what went wrong.
+/// Contents of a capture, and the findings about it.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Report {
@@ -18,16 +18,17 @@ pub struct Report {
     pub groups: Groups,
     /// Requests and trouble by source and destination host.
     pub matrix: HostMatrix,
-    /// What went wrong, worst first.
+    /// Findings, worst first.
     pub findings: Vec<Finding>,
     /// All connections together.
     pub totals: Totals,
     /// The connections in the order of their numbers.
     pub connections: Vec<Connection>,
-    /// What was left out because of a limit.
+    /// Items that were left out because of a limit.
     pub beyond_limits: BeyondLimits,
-    /// `flows[n - 1]`: the connection that the provisional number n belongs to in the end (0: it was forgotten), and in
-    /// the highest bit whether its ends are exchanged. One word each, because there can be millions.
+    /// `flows[n - 1]`: the connection that the provisional number n belongs to in the end (0: it
+    /// was forgotten), and in the highest bit whether its ends are exchanged. One word each,
+    /// because there can be millions.
     #[serde(skip)]
     pub(super) flows: Vec<u32>,
 }
@@ -45,8 +46,8 @@ impl Report {
         self.matrix = HostMatrix::new(&self.connections, &self.findings, HOSTS_MAX);
     }
 
-    /// The final number of the connection to which packets with the provisional number `flow` belong, and whether the
-    /// ends are exchanged (the packet's `sender` 0 is `ends[1]`).
+    /// The final number of the connection to which packets with the provisional number `flow`
+    /// belong, and whether the ends are exchanged (the packet's `sender` 0 is `ends[1]`).
     pub fn flow_of(&self, flow: FlowNumber) -> Option<(FlowNumber, bool)> {
         const SWAPPED: u32 = 1 << 31;
         let packed = *self.flows.get((flow as usize).checked_sub(1)?)?;
@@ -61,7 +62,7 @@ impl Report {
 pub struct CaptureFacts {
     /// The files, in the order of their indices.
     pub files: Vec<FileFacts>,
-    /// What the capture cannot show.
+    /// Limits of what the capture can show.
     pub kind: CaptureKind,
     /// Frames, RoCE or not.
     pub frames: u64,
@@ -77,7 +78,7 @@ pub struct CaptureFacts {
     pub last_time: Option<Instant>,
     /// Packets and bytes per interval.
     pub series: Series,
-    /// Several files: how long packets took from one capture point to the next.
+    /// Transit times from one capture point to the next, if there are several files.
     pub transits: Vec<Transit>,
 }
 
@@ -85,14 +86,15 @@ pub struct CaptureFacts {
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct FileFacts {
-    /// Its name as given.
+    /// Name as given.
     pub name: String,
     /// Frames in it.
     pub frames: u64,
     /// Packets that another file has too.
     pub seen_elsewhere: u64,
-    /// How far its clock is ahead of the first file's, in nanoseconds, where packets of both directions tell: estimated so
-    /// that the shortest transits of both directions are the same. Times of its packets are corrected by it.
+    /// Nanoseconds by which the clock is ahead of the first file's, if packets of both directions
+    /// tell: estimated so that the shortest transits of both directions are the same. Times of the
+    /// file's packets are corrected by it.
     pub clock_offset_nanos: Option<i64>,
 }
 
@@ -113,7 +115,7 @@ pub struct Totals {
     pub all: Direction,
 }
 
-/// What was left out because of a limit.
+/// Items that were left out because of a limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct BeyondLimits {

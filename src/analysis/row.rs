@@ -1,4 +1,4 @@
-//! What a table says of a connection: both directions together.
+//! A row of the table of connections: both directions together.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use super::finding::Finding;
 use super::statistics::Percentiles;
 use crate::wire::Service;
 
-/// What a table says of a connection.
+/// Cells of a connection in the table.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) packets: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Row {
     pub(crate) rnr_naks: u64,
     pub(crate) ce_marked: u64,
     pub(crate) cnps: u64,
-    /// Of the direction with more messages.
+    /// Latency in the direction with more messages.
     pub(crate) latency: Percentiles,
 }
 
@@ -73,15 +73,15 @@ impl Connection {
     }
 }
 
-/// In which order a table lists connections.
+/// Order of the connections in a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SortBy {
-    /// Those that the worst findings are about first.
+    /// Connections with the worst findings first.
     #[default]
     Trouble,
-    /// Those with the most bytes on the wire first.
+    /// Connections with the most bytes on the wire first.
     Bytes,
-    /// By their numbers, which is the order of their first packets.
+    /// Ascending numbers, which is the order of their first packets.
     Number,
 }
 

@@ -1,4 +1,5 @@
-//! How the wire's own types appear in JSON: addresses and names as text, numbers as numbers, times in nanoseconds.
+//! JSON forms of the wire's own types: addresses and names as text, numbers as numbers, times in
+//! nanoseconds.
 
 use serde::Serializer;
 

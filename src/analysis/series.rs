@@ -11,17 +11,17 @@ use crate::time::Instant;
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(into = "Dense")]
 pub struct Series {
-    /// When the first interval begins, in nanoseconds.
+    /// Begin of the first interval, in nanoseconds.
     start: u64,
     /// Intervals are 2^`shift` ns long and begin at multiples of that.
     shift: u32,
     /// Intervals with packets, in order: number and contents.
     used: Vec<(u32, Interval)>,
-    /// Which of them was asked for last: mostly the one that is asked for next.
+    /// Index in `used` of the last interval that was looked up: mostly that of the next look-up.
     latest: usize,
 }
 
-/// What passed in an interval, by sender (`ends[0]`, `ends[1]`).
+/// Traffic of an interval, by sender (`ends[0]`, `ends[1]`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Interval {
@@ -29,7 +29,7 @@ pub struct Interval {
     pub packets: [u32; 2],
     /// Bytes on the wire.
     pub bytes: [u64; 2],
-    /// Of the packets, retransmissions.
+    /// Packets that are retransmissions.
     pub retransmissions: [u32; 2],
     /// The worst message latency that ended in it, in nanoseconds.
     pub latency_max: u64,
@@ -42,17 +42,17 @@ impl Series {
     /// The most intervals.
     pub const INTERVALS_MAX: usize = 512;
 
-    /// When the first interval begins; nothing if there is none.
+    /// Returns the begin of the first interval; `None` if there is none.
     pub fn start(&self) -> Option<Instant> {
         (!self.used.is_empty()).then(|| Instant::from_nanos(self.start))
     }
 
-    /// How long each interval is, in nanoseconds; 0 if there is none.
+    /// Returns the length of each interval in nanoseconds; 0 if there is none.
     pub fn interval_nanos(&self) -> u64 {
         if self.used.is_empty() { 0 } else { 1 << self.shift.min(63) }
     }
 
-    /// One after the other, without gaps, up to the last with packets.
+    /// Returns the intervals one after the other, without gaps, up to the last with packets.
     pub fn intervals(&self) -> impl Iterator<Item = Interval> {
         let len = self.used.last().map_or(0, |(last, _)| last + 1);
         let mut used = self.used.iter().peekable();
@@ -61,8 +61,8 @@ impl Series {
         })
     }
 
-    /// The interval of `time`. The number of a new one is less than `max`, if need be with longer intervals than before. A time
-    /// before the first interval counts as in it.
+    /// The interval of `time`. The number of a new one is less than `max`, if need be with longer
+    /// intervals than before. A time before the first interval counts as in it.
     #[inline]
     pub(super) fn at(&mut self, time: Instant, max: usize) -> &mut Interval {
         let nanos = time.as_nanos();
@@ -79,7 +79,7 @@ impl Series {
         &mut self.used[self.latest].1
     }
 
-    /// Where the interval of `nanos` is.
+    /// Returns the index of the interval that `nanos` is in.
     fn index_of(&mut self, nanos: u64, max: usize) -> usize {
         if self.used.is_empty() {
             self.shift = FIRST_SHIFT;
@@ -92,7 +92,7 @@ impl Series {
         self.find(number_of(nanos, self.start, self.shift))
     }
 
-    /// Where the interval of this number is, a new one if it has no packets yet.
+    /// Returns the index of the interval of this number, a new one if it has no packets yet.
     fn find(&mut self, number: u32) -> usize {
         let found = match self.used.last() {
             Some((last, _)) if *last >= number => {
@@ -169,7 +169,7 @@ impl Series {
         (self.start, self.shift, self.used) = (start, shift, merged);
     }
 
-    /// When an interval begins.
+    /// Returns the begin of an interval.
     fn time_of(&self, number: u32) -> u64 {
         self.start.saturating_add(u64::from(number) << self.shift)
     }
@@ -185,8 +185,8 @@ fn number_of(nanos: u64, start: u64, shift: u32) -> u32 {
     u32::try_from(nanos.saturating_sub(start) >> shift).unwrap_or(u32::MAX)
 }
 
-/// The least shift, from `shift` on, with which intervals that begin at `start` or up to one interval before it have a number
-/// below `max` for `nanos`.
+/// The least shift, from `shift` on, with which intervals that begin at `start` or up to one
+/// interval before it have a number below `max` for `nanos`.
 fn shift_for(mut shift: u32, start: u64, nanos: u64, max: usize) -> u32 {
     while nanos.saturating_sub(align(start, shift)) >> shift >= max as u64 {
         shift += 1;

@@ -1,10 +1,10 @@
-//! What several capture points say about one packet, and about the network between them.
+//! Transit times of packets from one capture point to the next.
 
 use serde::Serialize;
 
 use super::statistics::Distribution;
 
-/// How long packets took from one capture point to the next.
+/// Transit times from one capture point to the next.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Transit {
@@ -25,8 +25,8 @@ pub struct Transit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Delay {
-    /// How long.
+    /// Transit time in nanoseconds.
     pub nanos: u64,
-    /// Its frames in both files.
+    /// Frames in both files.
     pub frames: [u64; 2],
 }

@@ -4,9 +4,9 @@ use serde::Serialize;
 
 use super::limits::DISTRIBUTION_BUCKETS_MAX;
 
-/// A distribution of nanoseconds: exact count, least and greatest, and percentiles to within 1/32 of their value, or less
-/// precise where the values spread over more than [`DISTRIBUTION_BUCKETS_MAX`](super::limits::DISTRIBUTION_BUCKETS_MAX)
-/// buckets.
+/// A distribution of nanoseconds: exact count, least and greatest, and percentiles to within 1/32
+/// of their value, or less precise where the values spread over more than
+/// [`DISTRIBUTION_BUCKETS_MAX`](super::limits::DISTRIBUTION_BUCKETS_MAX) buckets.
 #[derive(Clone, Debug, Serialize)]
 #[serde(into = "Percentiles")]
 pub struct Distribution {
@@ -14,7 +14,7 @@ pub struct Distribution {
     min: u64,
     max: u64,
     sum: u64,
-    /// How many bits below the highest one tell buckets apart.
+    /// Number of bits below the highest one that tell buckets apart.
     precision: u8,
     /// The bucket that the last value fell into.
     latest: u16,
@@ -29,11 +29,11 @@ impl Default for Distribution {
     }
 }
 
-/// What is said of a distribution.
+/// Summary of a distribution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Percentiles {
-    /// How many values.
+    /// Number of values.
     pub count: u64,
     /// The least.
     pub min: u64,
@@ -115,7 +115,7 @@ impl Distribution {
         (self.precision, self.latest) = (precision, 0);
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     pub const fn count(&self) -> u64 {
         self.count
     }
@@ -125,13 +125,14 @@ impl Distribution {
         self.sum
     }
 
-    /// What is said of it.
+    /// Returns the summary.
     pub fn percentiles(&self) -> Percentiles {
         let (p50, p99) = (self.percentile(50), self.percentile(99));
         Percentiles { count: self.count, min: self.min, p50, p99, max: self.max }
     }
 
-    /// The least value that at least `percent` of all values do not exceed, to within the width of a bucket.
+    /// The least value that at least `percent` of all values do not exceed, to within the width of
+    /// a bucket.
     fn percentile(&self, percent: u64) -> u64 {
         let rank = (self.count * percent).div_ceil(100).max(1);
         let mut seen = 0;
@@ -148,7 +149,8 @@ impl Distribution {
 /// The bits below the highest one that tell buckets apart, at first.
 const PRECISION_BITS: u8 = 5;
 
-/// The bucket of a value: small values have one each, others share one with those that have the same highest bits.
+/// The bucket of a value: small values have one each, others share one with those that have the
+/// same highest bits.
 fn bucket_of(value: u64, precision: u8) -> u16 {
     let precision = u32::from(precision);
     let shift = (u64::BITS - value.leading_zeros()).saturating_sub(precision + 1);

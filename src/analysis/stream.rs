@@ -10,7 +10,7 @@ use super::series::Series;
 use super::{FlowNumber, PacketFacts};
 use crate::wire::{Gid, Service};
 
-/// From whom to which queue pair.
+/// Key of a stream: the sending host and the receiving queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) source: Gid,
@@ -22,7 +22,7 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// No queue pair has this number.
+    /// A number that no queue pair has.
     pub(super) const NO_QP: u32 = u32::MAX;
 
     /// The key of a packet of `service`.
@@ -36,7 +36,7 @@ impl Key {
         }
     }
 
-    /// UD: what the receiver sends back.
+    /// Returns the key of the packets that the receiver of datagrams sends back (UD).
     pub(super) fn reversed(&self) -> Self {
         Self {
             source: self.destination,
@@ -81,11 +81,12 @@ fn hash_gid<H: Hasher>(gid: Gid, state: &mut H) {
     state.write_u64(high);
 }
 
-/// What one host sends to one queue pair: requests of its queue pair, and responses to the other's requests.
+/// Packets from one host to one queue pair: requests of the sending queue pair, and responses to
+/// the other's requests.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
     pub(super) key: Key,
-    /// Its own flow number.
+    /// Flow number of the stream itself.
     pub(super) number: FlowNumber,
     /// The flow number and the end that notes on its packets carry.
     pub(super) flow: FlowNumber,
@@ -109,7 +110,7 @@ pub(super) struct Stream {
     /// The set-up by the connection manager.
     pub(super) setup: Option<u32>,
     pub(super) series: Series,
-    /// Used since the last search for a stream to forget.
+    /// Whether it was used since the last search for a stream to forget.
     pub(super) is_recent: bool,
 }
 
@@ -119,7 +120,7 @@ pub(super) struct Orphans {
     pub(super) responses: VecDeque<PacketFacts>,
     /// Streams that could be the requester's, by index and number.
     pub(super) candidates: Vec<(u32, FlowNumber)>,
-    /// What those count for that are not in `responses` any more.
+    /// Counts of the responses that are not in `responses` any more.
     pub(super) statistics: Direction,
 }
 

@@ -20,11 +20,11 @@ use crate::observe::timing::timeout_nanos;
 use crate::time::Instant;
 use crate::wire::{Gid, IcrcVerdict, OpcodeInfo, Operation, Qpn, Role, Service};
 
-/// What an analysis must be told before it begins.
+/// Configuration of an analysis.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Config {
-    /// From when on something is worth a finding.
+    /// Thresholds from which on faults are reported.
     pub thresholds: Thresholds,
     /// The names of the capture files, in the order of their indices.
     pub files: Vec<String>,
@@ -32,8 +32,9 @@ pub struct Config {
 
 /// Follows the connections of a capture.
 ///
-/// It is told every frame in the order of time: packets with [`handle_packet`](Self::handle_packet), frames that hold none
-/// with [`handle_other_frame`](Self::handle_other_frame).
+/// It is told every frame in the order of time: packets with
+/// [`handle_packet`](Self::handle_packet), frames that hold none with
+/// [`handle_other_frame`](Self::handle_other_frame).
 #[derive(Clone, Debug)]
 pub struct Analysis {
     pub(super) config: Config,
@@ -46,10 +47,10 @@ pub struct Analysis {
     pub(super) unpaired: FoldMap<Route, Vec<u32>>,
     /// The streams that were used last.
     latest: [Option<(Key, u32)>; 2],
-    /// Where the search for a stream to forget goes on.
+    /// Index at which the search for a stream to forget goes on.
     hand: usize,
     numbers: FlowNumber,
-    /// What puts the sightings of several files together.
+    /// Combines the sightings of several files, if there are several.
     vantage: Option<Box<Vantage>>,
     pub(super) agreements: Agreements,
     pub(super) budget: Budget,
@@ -103,7 +104,8 @@ impl Analysis {
         self.count_frame(time, wire_len, file, true);
     }
 
-    /// Counts a packet of a frame. A train is a frame of several packets, and counts with the first.
+    /// Counts a packet of a frame. A train is a frame of several packets, and counts with the
+    /// first.
     fn count_frame(&mut self, time: Option<Instant>, wire_len: u32, file: u16, is_first: bool) {
         let capture = &mut self.capture;
         capture.frames += u64::from(is_first);
@@ -119,8 +121,8 @@ impl Analysis {
 
     /// Handles a packet, and tells `sink` what it means.
     ///
-    /// With several files the packet is held until the other capture points had the time to see it too; see
-    /// [`limits::VANTAGE_SPAN_NANOS`](super::limits::VANTAGE_SPAN_NANOS).
+    /// With several files the packet is held until the other capture points had the time to see it
+    /// too; see [`limits::VANTAGE_SPAN_NANOS`](super::limits::VANTAGE_SPAN_NANOS).
     pub fn handle_packet<S: Sink>(&mut self, packet: &PacketFacts, sink: &mut S) {
         let is_first = packet.train.is_none_or(|train| train.index == 1);
         self.count_frame(Some(packet.time), packet.wire_len, packet.file, is_first);
@@ -168,7 +170,8 @@ impl Analysis {
         if let Some(cm) = &packet.cm {
             self.handle_cm(packet, cm, sink);
         }
-        // Where most ICRCs are wrong, they are written by hardware behind the capture point, and mean nothing.
+        // Where most ICRCs are wrong, they are written by hardware behind the capture point, and
+        // mean nothing.
         let is_corrupt = packet.icrc == IcrcVerdict::Bad && self.verdicts[0] > self.verdicts[1];
         if is_corrupt {
             self.handle_corrupt(packet, info, sink);
@@ -220,9 +223,9 @@ impl Analysis {
         self.create(key, packet, sink)
     }
 
-    /// Whether a request cannot belong to the connection that its queue pair had: it begins a message, and the clock went
-    /// back by a second (captures that were joined), or its PSN is far from all in flight and the connection failed or was
-    /// silent.
+    /// Whether a request cannot belong to the connection that its queue pair had: it begins a
+    /// message, and the clock went back by a second (captures that were joined), or its PSN is far
+    /// from all in flight and the connection failed or was silent.
     fn begins_anew(&self, index: u32, packet: &PacketFacts, info: &OpcodeInfo) -> bool {
         const SILENCE_NANOS: u64 = 100_000_000;
         const CLOCK_STEP_NANOS: u64 = 1_000_000_000;
@@ -341,7 +344,8 @@ impl Analysis {
         sink.packet(packet, &note);
     }
 
-    /// A packet with a wrong ICRC that belongs to no known connection; its queue pair number may be damaged.
+    /// A packet with a wrong ICRC that belongs to no known connection; its queue pair number may be
+    /// damaged.
     fn count_stray_corrupt(&mut self, packet: &PacketFacts) {
         self.stray[0] += 1;
         self.stray_corrupt.push(packet.frame);
@@ -379,8 +383,8 @@ impl Analysis {
         sink.packet(packet, &note);
     }
 
-    /// Handles the CNPs for the queue pair of a stream that were lost before it was known. A lost one is seen where it was
-    /// sent, the others only where they arrive.
+    /// Handles the CNPs for the queue pair of a stream that were lost before it was known. A lost
+    /// one is seen where it was sent, the others only where they arrive.
     fn handle_early_cnps<S: Sink>(&mut self, index: u32, sink: &mut S) {
         if self.early_cnps.is_empty() {
             return;
@@ -445,7 +449,8 @@ impl Analysis {
         sink.packet(packet, &note);
     }
 
-    /// Counts a management datagram, of which nothing is followed: its class has sequence numbers of its own.
+    /// Counts a management datagram, of which nothing is followed: its class has sequence numbers
+    /// of its own.
     fn count_management(&mut self, index: u32, packet: &PacketFacts) {
         let Some(stream) = self.stream_mut(index) else { return };
         let statistics = stream.requester.get_or_insert_default().statistics_mut();
@@ -479,7 +484,8 @@ impl Analysis {
         }
     }
 
-    /// The round-trip time of the other end's requests, where a response may make the requester go back.
+    /// The round-trip time of the other end's requests, where a response may make the requester go
+    /// back.
     fn peer_round_trip(&self, index: u32) -> Option<RoundTrip> {
         let stream = self.stream(index)?;
         stream.requester.as_ref().filter(|requester| requester.is_asked_to_go_back())?;
@@ -516,8 +522,8 @@ impl Analysis {
         requester.handle_response(packet, info, &mut scene)
     }
 
-    /// The silence on the connection before this packet, if it was long enough and requests were in flight: start, length,
-    /// the frame before it, and whose requests.
+    /// The silence on the connection before this packet, if it was long enough and requests were in
+    /// flight: start, length, the frame before it, and whose requests.
     fn silence_before(&self, index: u32, packet: &PacketFacts) -> Option<(Stall, [bool; 2])> {
         let stream = self.stream(index)?;
         let least = self.config.thresholds.stall_nanos;
@@ -622,7 +628,7 @@ impl Analysis {
         self.kind.add_dropped(frames);
     }
 
-    /// What the capture holds so far: for a report before its end.
+    /// Returns the report on the capture so far, before its end.
     pub fn snapshot(&self) -> Report {
         self.clone().finish(&mut ())
     }

@@ -1,4 +1,5 @@
-//! Several capture points: the sightings of each packet become one packet, and say where it was lost.
+//! Several capture points: the sightings of each packet become one packet, and say where it was
+//! lost.
 //!
 //! ```text
 //! files, merged by time ─► window ─► groups of equal packets ─► chains along the path ─► tracker, in corrected time
@@ -6,15 +7,17 @@
 //!                                     addresses, QP)             which: transit, loss, copy)
 //! ```
 //!
-//! Packets are held back until every capture point on their way had the time to see them ([`limits::VANTAGE_SPAN_NANOS`],
-//! [`limits::VANTAGE_PACKETS_MAX`]). The clocks of the files are brought together ([`clocks`]). The tracker then sees each
-//! packet once, as the requester saw it: a request where it was sighted first, nearest to its sender; a response where it was
-//! sighted last, nearest to the requester. What the other sightings tell stands in
+//! Packets are held back until every capture point on their way had the time to see them
+//! ([`limits::VANTAGE_SPAN_NANOS`], [`limits::VANTAGE_PACKETS_MAX`]). The clocks of the files are
+//! brought together ([`clocks`]). The tracker then sees each packet once, as the requester saw it:
+//! a request where it was sighted first, nearest to its sender; a response where it was sighted
+//! last, nearest to the requester. What the other sightings tell stands in
 //! [`PacketFacts::sightings`].
 //!
-//! A capture point lies on the way of a flow (addresses, UDP source port, queue pair) if it has seen a packet of it that
-//! another one has seen too. So files with different traffic, and switches that see a part of the flows, are never asked
-//! for what they could not see; nor is one that had not begun to capture, or whose capture had ended.
+//! A capture point lies on the way of a flow (addresses, UDP source port, queue pair) if it has
+//! seen a packet of it that another one has seen too. So files with different traffic, and switches
+//! that see a part of the flows, are never asked for what they could not see; nor is one that had
+//! not begun to capture, or whose capture had ended.
 
 mod chains;
 mod clocks;
@@ -40,7 +43,8 @@ pub(super) struct Shown {
     pub(super) others: Vec<PacketFacts>,
 }
 
-/// What one host sends to one queue pair from one port: everything that takes the same way through the network.
+/// Packets from one host and port to one queue pair: all of them take the same path through the
+/// network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Flow {
     source: Gid,
@@ -60,7 +64,7 @@ impl Flow {
     }
 }
 
-/// What is known of a flow.
+/// State of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 struct FlowState {
     /// The files on its way, as bits.
@@ -82,7 +86,7 @@ struct Hop {
 /// Puts the sightings of several files together.
 #[derive(Clone, Debug)]
 pub(super) struct Vantage {
-    /// In the order of their arrival; nothing where a packet was shown already.
+    /// Packets in the order of their arrival; `None` in place of one that was shown already.
     held: Vec<Option<PacketFacts>>,
     /// Packets that wait for others that are earlier by the corrected clocks.
     ready: Vec<Shown>,
@@ -95,10 +99,10 @@ pub(super) struct Vantage {
     delay_least: u64,
 }
 
-/// What the capture points say of the network.
+/// Results of the comparison of the capture points.
 #[derive(Debug, Default)]
 pub(super) struct VantageReport {
-    /// How far each file's clock is ahead of the first file's, where it is known.
+    /// Nanoseconds by which each file's clock is ahead of the first file's, where known.
     pub(super) clock_offsets: Vec<Option<i64>>,
     pub(super) seen_elsewhere: Vec<u64>,
     pub(super) transits: Vec<Transit>,
@@ -119,7 +123,8 @@ fn is_damaged(facts: &PacketFacts) -> bool {
 }
 
 impl Vantage {
-    /// For so many files. A transit that is longer than the usual one by `delay_least` nanoseconds is a delay.
+    /// Creates the comparison of `files` capture points. A transit that is longer than the usual
+    /// one by `delay_least` nanoseconds is a delay.
     pub(super) fn new(files: usize, delay_least: u64) -> Self {
         let files = files.min(VANTAGE_FILES_MAX);
         Self {
@@ -255,8 +260,8 @@ impl Vantage {
         self.clocks.estimate();
     }
 
-    /// Notes when the first and the last packet of each flow were sent that another file saw: that file captured from then
-    /// on, and until then.
+    /// Notes when the first and the last packet of each flow were sent that another file saw: that
+    /// file captured from then on, and until then.
     fn note_sent(&mut self, chains: &[Chain]) {
         for chain in chains.iter().filter(|chain| chain.sightings.len() > 1) {
             let Some(first) = chain.sightings.first() else { continue };
@@ -269,8 +274,9 @@ impl Vantage {
         }
     }
 
-    /// The sightings that are aligned with each other, with the files on their way: those of one flow in the order in which
-    /// they were captured. A damaged packet stands alone, since its queue pair and port may be wrong.
+    /// The sightings that are aligned with each other, with the files on their way: those of one
+    /// flow in the order in which they were captured. A damaged packet stands alone, since its
+    /// queue pair and port may be wrong.
     fn ways(&self, groups: Vec<Group>) -> Vec<(Direction, Vec<u16>, Vec<Sighting>)> {
         let mut places: HashMap<Flow, usize> = HashMap::new();
         let mut ways: Vec<(Direction, Vec<u16>, Vec<Sighting>)> = Vec::new();
@@ -348,7 +354,8 @@ impl Vantage {
         Resolved { shown: Shown { facts, others: seen }, times, is_response }
     }
 
-    /// Where a packet was lost, if a file on its way that should have seen it did not, or may have been, if that file ends.
+    /// Returns the place of a loss, if a file on the packet's way should have seen it and did not,
+    /// and the place of a possible loss, if that file ends.
     fn lost(
         &self,
         seen: &[PacketFacts],
@@ -357,8 +364,9 @@ impl Vantage {
         let Some((lost, due, (begin, end))) = self.next_point(seen, path) else {
             return (None, None);
         };
-        // A file that saw what was sent before had begun, and one that saw what was sent later had not ended. Where nothing
-        // later came, the packet may have been among those that took the longest.
+        // A file that saw what was sent before had begun, and one that saw what was sent later had
+        // not ended. Where nothing later came, the packet may have been among those that took the
+        // longest.
         let last = seen.last().map(|last| {
             let sent = self.clocks.correct(last.file, nanos(last.time));
             (sent, self.flows.get(&Flow::of(last)).copied().unwrap_or_default())
@@ -374,7 +382,8 @@ impl Vantage {
         ((is_begun && !has_ended).then_some(lost), has_ended.then_some(lost))
     }
 
-    /// The next file on the way of a packet that the files before saw; when it is due there, and the time that the file has.
+    /// The next file on the way of a packet that the files before saw; when it is due there, and
+    /// the time that the file has.
     fn next_point(
         &self,
         seen: &[PacketFacts],
@@ -383,8 +392,8 @@ impl Vantage {
         let last = seen.last()?;
         let at = path.iter().position(|&file| file == last.file)?;
         let to = *path.get(at + 1)?;
-        // By the own clocks of the files, which may not be known to differ. A file says nothing about the time before its
-        // first and after its last packet.
+        // By the own clocks of the files, which may not be known to differ. A file says nothing
+        // about the time before its first and after its last packet.
         let direction = (last.source, last.destination);
         let transit = self.clocks.transit_least(direction, last.file, to);
         let due = nanos(last.time).saturating_add(transit);
@@ -510,7 +519,7 @@ struct Resolved {
 }
 
 impl Resolved {
-    /// Its first sighting.
+    /// Returns the first sighting.
     fn first(&self) -> &PacketFacts {
         if self.is_response {
             self.shown.others.first().unwrap_or(&self.shown.facts)
@@ -524,7 +533,7 @@ impl Resolved {
         self.seen_at(file).map_or(0, |facts| facts.frame)
     }
 
-    /// Its sighting in a file.
+    /// Returns the sighting in a file.
     fn seen_at(&self, file: u16) -> Option<&PacketFacts> {
         let mut all = self.shown.others.iter().chain([&self.shown.facts]);
         all.find(|facts| facts.file == file)

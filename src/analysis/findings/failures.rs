@@ -61,7 +61,8 @@ pub(super) fn retries_exceeded(side: &Side<'_>) -> Option<Finding> {
         words +=
             &format!("; {} behind it did not complete", text::count(failure.flushed, "message"));
     }
-    // The set-up says how often the requester tries; without it, silence only suggests that it gave up.
+    // The set-up says how often the requester tries; without it, silence only suggests that it gave
+    // up.
     let limit = side.setup.and_then(|s| if is_rnr { s.rnr_retry_count } else { s.retry_count });
     let is_proven =
         !failure.is_over || limit.is_some_and(|limit| failure.attempts >= u32::from(limit));

@@ -1,4 +1,5 @@
-//! What went wrong, in words: each finding is one function of a connection's numbers and of the frames kept as evidence.
+//! Findings in words: each is one function of a connection's numbers and of the frames kept as
+//! evidence.
 
 mod congestion;
 mod failures;
@@ -85,7 +86,7 @@ pub(super) fn kinds_of(findings: &[Finding]) -> [KindSet; 2] {
     })
 }
 
-/// Worst first: by kind, then by the time that it cost.
+/// Returns the sort key that puts the worst first: by kind, then by the time that it cost.
 pub(super) fn severity(
     finding: &Finding,
 ) -> (FindingKind, Reverse<u64>, Option<FlowNumber>, Option<u8>) {
@@ -130,7 +131,7 @@ impl Side<'_> {
         if self.requester == 0 { [first, second] } else { [second, first] }
     }
 
-    /// How long the connection was captured, in nanoseconds.
+    /// Returns the nanoseconds from the first packet of the connection to its last.
     pub(super) fn duration(&self) -> u64 {
         let (first, last) = (self.connection.first_time, self.connection.last_time);
         last.as_nanos().saturating_sub(first.as_nanos())

@@ -1,4 +1,5 @@
-//! What the network did to packets: lost, corrupted, reordered and copied them. And the receiver that was not ready.
+//! Findings about packets that the network lost, corrupted, reordered or copied, and about
+//! receivers that were not ready.
 
 use super::{Side, text};
 use crate::analysis::RetransmissionCause;
@@ -107,7 +108,8 @@ pub(super) fn loss(side: &Side<'_>) -> Option<Finding> {
     Some(side.finding(FindingKind::Loss, certainty, cost, &frames, &words))
 }
 
-/// Most of what the requester sends is retransmitted, and no other finding says why.
+/// Returns the finding that most packets of the requester are retransmissions, if no other finding
+/// says why.
 pub(super) fn retransmissions(side: &Side<'_>) -> Option<Finding> {
     let (direction, evidence) = (side.direction, side.evidence);
     let total = direction.retransmissions.total();
@@ -136,7 +138,7 @@ pub(super) fn retransmissions(side: &Side<'_>) -> Option<Finding> {
     Some(side.finding(kind, Certainty::Proven, cost, &frames, &words))
 }
 
-/// Where packets were lost, as far as the capture points tell.
+/// Returns the places where packets were lost, as far as the capture points tell.
 fn places(side: &Side<'_>) -> String {
     let name = |file: u16| side.files.get(usize::from(file)).map_or("?", String::as_str);
     let between = side.evidence.between.iter();
@@ -161,7 +163,7 @@ fn places(side: &Side<'_>) -> String {
     format!(", {}", text::list(&places))
 }
 
-/// What made the requester retransmit lost packets: `3 timeouts of up to 67 ms`.
+/// Returns the causes of the retransmissions of lost packets: `3 timeouts of up to 67 ms`.
 fn recovery(side: &Side<'_>) -> Vec<String> {
     let all = &side.direction.retransmissions;
     let causes = [

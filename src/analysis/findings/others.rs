@@ -141,7 +141,7 @@ pub(crate) fn of_setups(agreements: &Agreements) -> Vec<Finding> {
     findings
 }
 
-/// What was left out.
+/// Returns the finding about items that were left out because of a limit.
 pub(crate) fn of_limits(beyond: &BeyondLimits, findings: u64) -> Option<Finding> {
     let counts = [
         (beyond.packets, "packet of connections that were not followed"),

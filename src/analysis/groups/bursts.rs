@@ -25,10 +25,10 @@ const BURST_AFFECTED_MIN: u64 = 10;
 pub struct Burst {
     /// The kind of findings.
     pub kind: FindingKind,
-    /// Its begin.
+    /// Begin of the burst.
     #[serde(serialize_with = "serialize::instant")]
     pub from: Instant,
-    /// Its end.
+    /// End of the burst.
     #[serde(serialize_with = "serialize::instant")]
     pub to: Instant,
     /// Connections whose first finding of this kind begins in this time.
@@ -130,7 +130,8 @@ fn of_kind(
     best.map(|(_, burst)| burst)
 }
 
-/// Returns the G statistic: the evidence that findings have a share of their own, and not that of the packets.
+/// Returns the G statistic: the evidence that findings have a share of their own, and not that of
+/// the packets.
 fn surprise([found, all]: [u64; 2], [passed, packets]: [u64; 2]) -> f64 {
     // Nothing is impossible: a part without packets has half of one.
     let expected = (float(passed).max(0.5) / float(packets.max(1))).min(1.0);

@@ -1,9 +1,10 @@
 //! Findings by what they share: a host, a path, a direction of a path, a DSCP, a time.
 //!
-//! A thousand findings say little one by one. Each connection either has findings of a kind or has none. A host (or path, or
-//! DSCP) is named if its share of connections with them stands out from that of all others, by the rule of [`rule`].
-//! The one that explains most is named first, and its connections are set aside before the next is looked for, so that the
-//! peers of a bad host are not named for its sake.
+//! A thousand findings say little one by one. Each connection either has findings of a kind or has
+//! none. A host (or path, or DSCP) is named if its share of connections with them stands out from
+//! that of all others, by the rule of [`rule`]. The one that explains most is named first, and its
+//! connections are set aside before the next is looked for, so that the peers of a bad host are not
+//! named for its sake.
 
 mod bursts;
 mod matrix;
@@ -38,7 +39,8 @@ const EXAMPLES_MAX: usize = 4;
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Groups {
-    /// Hosts, paths and DSCPs whose connections have findings more often than all others, the worst first.
+    /// Hosts, paths and DSCPs whose connections have findings more often than all others, the worst
+    /// first.
     pub outstanding: Vec<Group>,
     /// Times at which findings begin more often than traffic explains.
     pub bursts: Vec<Burst>,

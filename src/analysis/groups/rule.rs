@@ -3,9 +3,9 @@
 //! Three conditions, all of which must hold:
 //! - at least [`AFFECTED_MIN`] of its connections are affected;
 //! - the affected share of its connections is at least [`SHARE_RATIO`] times that of all others;
-//! - chance alone would make one of the candidates look like this in fewer than one of [`CHANCE`] captures: the log
-//!   likelihood ratio of two shares against one common share (the G-test) exceeds the bound for as many candidates as are
-//!   compared.
+//! - chance alone would make one of the candidates look like this in fewer than one of [`CHANCE`]
+//!   captures: the log likelihood ratio of two shares against one common share (the G-test) exceeds
+//!   the bound for as many candidates as are compared.
 
 /// Fewest affected connections of a group.
 pub(super) const AFFECTED_MIN: u64 = 5;
@@ -13,8 +13,8 @@ pub(super) const AFFECTED_MIN: u64 = 5;
 /// Least ratio of the affected share of a group to that of the rest.
 pub(super) const SHARE_RATIO: f64 = 3.0;
 
-/// By how much more one direction of a path must explain than the path does, to be named instead of it: chance makes a
-/// direction of a bad path look well in fewer than one of 500 paths.
+/// Margin by which one direction of a path must explain more than the path does, to be named
+/// instead of it: chance makes a direction of a bad path look well in fewer than one of 500 paths.
 pub(super) const DIRECTION_MARGIN: f64 = 10.0;
 
 /// Captures of which fewer than one would name a group by chance.
@@ -58,8 +58,8 @@ impl Split {
     }
 }
 
-/// The least G that chance reaches in fewer than one of [`CHANCE`] captures among so many candidates. The tail of the
-/// distribution (chi-squared of one degree) is less than `exp(-G / 2)`.
+/// The least G that chance reaches in fewer than one of [`CHANCE`] captures among so many
+/// candidates. The tail of the distribution (chi-squared of one degree) is less than `exp(-G / 2)`.
 pub(super) fn surprise_min(candidates: u64) -> f64 {
     2.0 * (float(candidates.max(1)) * CHANCE).ln()
 }

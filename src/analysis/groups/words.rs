@@ -69,7 +69,8 @@ impl KindShare {
 }
 
 impl KindSummary {
-    /// Returns the number of connections with findings of this kind, and whether a group explains them.
+    /// Returns the number of connections with findings of this kind, and whether a group explains
+    /// them.
     pub(crate) fn text(&self) -> String {
         let Self { affected, connections, hosts, unexplained, .. } = *self;
         let mut text = format!(

@@ -9,7 +9,8 @@ use super::super::text::units::duration;
 use super::super::{FileFacts, PacketFacts};
 use crate::decode::Printable;
 
-/// One packet of so many is remembered, chosen by its digest: in all files the same.
+/// Sampling ratio: one of so many packets is remembered, chosen by its digest, so that all files
+/// remember the same ones.
 const ONE_IN: u32 = 16;
 
 /// Packets of a file that are remembered.

@@ -1,7 +1,7 @@
 //! Kind of a capture: what it cannot show, told before anything is concluded from it.
 //!
-//! [`Counts`] are taken from every packet. At the end [`CaptureKind`] is decided from them, and what
-//! it explains is neither a finding nor counted as lost.
+//! [`Counts`] are taken from every packet. At the end [`CaptureKind`] is decided from them, and
+//! what it explains is neither a finding nor counted as lost.
 
 mod clocks;
 mod steps;
@@ -35,7 +35,7 @@ pub struct CaptureKind {
     pub cut_headers: u64,
     /// All packets.
     pub packets: u64,
-    /// One of about so many packets is in the capture, if it was sampled.
+    /// Approximate sampling ratio, if the capture was sampled: it has one of so many packets.
     pub sampled_one_in: Option<u64>,
     /// Connections, if the capture has one direction only of each.
     pub one_direction: Option<u64>,
@@ -204,8 +204,8 @@ impl Counts {
 }
 
 /// Returns the number of reliable connections, if the capture has nothing that went from the
-/// responder to the requester, or back, between their hosts. A requester that mostly retransmits has
-/// no answers to be captured.
+/// responder to the requester, or back, between their hosts. A requester that mostly retransmits
+/// has no answers to be captured.
 fn one_direction(connections: &[Connection]) -> Option<u64> {
     let mut routes: HashSet<(Gid, Gid)> = HashSet::new();
     for connection in connections {

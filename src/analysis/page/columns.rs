@@ -1,4 +1,5 @@
-//! The packets of a connection as compressed columns: deltas as variable-length integers, column after column.
+//! The packets of a connection as compressed columns: deltas as variable-length integers, column
+//! after column.
 
 use std::io::Write;
 
@@ -45,7 +46,8 @@ impl Columns {
     }
 }
 
-/// The columns of a connection, compressed with zlib; `decode.js` reads them. Times count from `origin`.
+/// The columns of a connection, compressed with zlib; `decode.js` reads them. Times count from
+/// `origin`.
 pub(super) fn encode(
     origin: u64,
     packets: &[PacketRecord],
@@ -92,7 +94,8 @@ pub(super) fn encode(
     deflate(&columns.bytes)
 }
 
-/// Bytes per interval, for connections whose packets are not all there; the page adds up the others itself.
+/// Bytes per interval, for connections whose packets are not all there; the page adds up the others
+/// itself.
 fn encode_series(origin: u64, series: Option<&Series>, columns: &mut Columns) {
     let found = series.and_then(|series| Some((series, series.start()?)));
     let Some((series, start)) = found else { return columns.number(0) };

@@ -1,4 +1,4 @@
-//! What the page's script reads as JSON: everything but the packets.
+//! The data that the page's script reads as JSON: all but the packets.
 
 use serde::Serialize;
 
@@ -30,7 +30,7 @@ pub(super) struct Data<'a> {
     /// Names by opcode and by the code of an operation.
     opcodes: Vec<Option<&'static str>>,
     operations: Vec<(u8, &'static str)>,
-    /// What the syndromes of AETHs mean, by their lower seven bits.
+    /// Meaning of AETH syndromes, by their lower seven bits.
     syndromes: Vec<String>,
     /// The most packets, losses and messages of a connection and in all.
     items_max: [usize; 2],
@@ -39,7 +39,7 @@ pub(super) struct Data<'a> {
 #[derive(Serialize)]
 struct CaptureData<'a> {
     files: &'a [crate::analysis::FileFacts],
-    /// What the capture cannot show, a sentence each.
+    /// Limits of the capture, a sentence each.
     kind: Vec<String>,
     frames: u64,
     packets: u64,

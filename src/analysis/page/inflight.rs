@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use crate::analysis::{Distribution, PacketFacts, PacketNote, PacketRole};
 use crate::wire::{Operation, Service};
 
-/// Maximum number of request packets in flight. Of a requester with more the bytes in flight are not told.
+/// Maximum number of request packets in flight. Of a requester with more the bytes in flight are
+/// not told.
 const PACKETS_MAX: usize = 16_384;
 
 /// Request packets that are not acknowledged, and the distribution of their bytes.
@@ -69,7 +70,8 @@ impl InflightMeter {
         }
     }
 
-    /// Bytes in flight after each request; nothing if no answer was captured, or too much was in flight.
+    /// Bytes in flight after each request; nothing if no answer was captured, or too much was in
+    /// flight.
     pub(super) fn sent(&self) -> Option<&Distribution> {
         Some(&self.sent).filter(|_| self.is_answered && !self.is_crowded)
     }

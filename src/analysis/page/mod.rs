@@ -1,9 +1,11 @@
-//! A report as one HTML page that needs no network: findings, a table, and per connection plots and a ladder.
+//! A report as one HTML page that needs no network: findings, a table, and per connection plots and
+//! a ladder.
 //!
-//! The page holds its data in two forms: `Data` as JSON, and the packets of each connection as compressed columns that
-//! are unpacked when the connection is opened. The script draws at most one point per pixel and goes back to the columns
-//! when the reader zooms in. Everything from the capture is put into the page as text, never as markup, and the page's
-//! Content-Security-Policy allows only its own script and style, by their digests, and no network access.
+//! The page holds its data in two forms: `Data` as JSON, and the packets of each connection as
+//! compressed columns that are unpacked when the connection is opened. The script draws at most one
+//! point per pixel and goes back to the columns when the reader zooms in. Everything from the
+//! capture is put into the page as text, never as markup, and the page's Content-Security-Policy
+//! allows only its own script and style, by their digests, and no network access.
 
 mod columns;
 mod data;
@@ -74,7 +76,7 @@ fn next_slot(template: &str) -> Option<(&str, &str, &str)> {
     Some((before, name, after))
 }
 
-/// One element per connection, which nothing looks at until the connection is opened.
+/// Writes one element per connection, which nothing looks at until the connection is opened.
 fn write_packets(
     report: &Report,
     recorded: &[recorder::Members<'_>],
@@ -94,7 +96,8 @@ fn write_packets(
     Ok(())
 }
 
-/// Nothing is loaded, and only this script and this style are obeyed.
+/// Returns the Content-Security-Policy: nothing is loaded, and only this script and this style are
+/// applied.
 fn policy(script: &str, style: &str) -> String {
     let digest = |text: &str| {
         let mut out = String::from("'sha256-");

@@ -1,4 +1,4 @@
-//! What the overview of a page says of all connections together: what stands out, and the matrix of hosts.
+//! The overview of a page, over all connections: groups that stand out, and the matrix of hosts.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::analysis::{Distribution, Group, HostMatrix, KindSummary, Percentiles,
 use crate::decode::address_text;
 use crate::wire::Gid;
 
-/// What findings share, in words.
+/// Groups of findings, in words.
 #[derive(Serialize)]
 pub(super) struct GroupsData {
     outstanding: Vec<GroupData>,
@@ -25,7 +25,7 @@ struct GroupData {
     text: String,
     advice: &'static str,
     examples: Vec<u32>,
-    /// What finds its connections in the table.
+    /// Search text that selects its connections in the table.
     search: String,
 }
 

@@ -1,4 +1,4 @@
-//! What the page keeps of every packet, loss and message.
+//! Records of packets, losses and messages that the page keeps.
 
 use crate::analysis::{
     Certainty, LossNote, LossPlace, Message, Outcome, PacketFacts, PacketNote, PacketRole,
@@ -6,7 +6,7 @@ use crate::analysis::{
 };
 use crate::wire::{IcrcVerdict, Operation};
 
-/// What the page keeps of a packet.
+/// Record of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PacketRecord {
     pub(super) time: u64,
@@ -77,7 +77,7 @@ impl PacketRecord {
         !plain.contains(&role) || cause != 0 || self.flags & marks != 0
     }
 
-    /// The same packet if the ends of its connection are exchanged.
+    /// Returns the record for exchanged ends of the connection.
     pub(super) fn exchanged(mut self) -> Self {
         self.flags ^= flag::SENDER;
         self
@@ -91,7 +91,7 @@ impl PacketRecord {
         self.flags & (flag::AETH | flag::RETH) != 0
     }
 
-    /// Which end's PSN space it belongs to.
+    /// Returns the end whose PSN space the packet belongs to.
     pub(super) fn requester(&self) -> usize {
         let sender = usize::from(self.flags & flag::SENDER);
         let role = (self.flags >> flag::ROLE_SHIFT) & 7;
@@ -121,19 +121,19 @@ fn cause_code(cause: RetransmissionCause) -> u16 {
     }
 }
 
-/// What the page keeps of a lost packet.
+/// Record of a lost packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LossRecord {
-    /// When it became known.
+    /// Time at which the loss became known.
     pub(super) time: u64,
     pub(super) sequence: u64,
-    /// 0: the packet was not captured.
+    /// Frame of the packet; 0 if it was not captured.
     pub(super) frame: u64,
     pub(super) proof: u64,
     pub(super) sender: u8,
     pub(super) is_request: bool,
     pub(super) is_likely: bool,
-    /// 0: before the capture point; 1: after it; 2: between two.
+    /// Place of the loss; 0: before the capture point; 1: after it; 2: between two.
     pub(super) place: u8,
 }
 
@@ -163,15 +163,15 @@ impl LossRecord {
     }
 }
 
-/// What the page keeps of a message.
+/// Record of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageRecord {
     pub(super) start: u64,
-    /// When it ended; for one that did not, when it began.
+    /// Time of the end; of the begin, if the message did not end.
     pub(super) end: u64,
     pub(super) bytes: u64,
     pub(super) first_frame: u64,
-    /// 0: none.
+    /// Frame that ended it; 0 if none did.
     pub(super) end_frame: u64,
     pub(super) requester: u8,
     pub(super) operation: Operation,

@@ -9,13 +9,13 @@ use crate::analysis::{
 };
 
 /// Collects the packets, losses and messages of a capture for its page, in bounded memory: beyond
-/// [`PAGE_CONNECTION_ITEMS_MAX`] for a connection and [`PAGE_ITEMS_MAX`] in all, every second, every fourth, … is kept.
-/// The page says how many were left out.
+/// [`PAGE_CONNECTION_ITEMS_MAX`] for a connection and [`PAGE_ITEMS_MAX`] in all, every second,
+/// every fourth, … is kept. The page says how many were left out.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     /// The most items of a flow, and in all.
     limits: [usize; 2],
-    /// By provisional flow number.
+    /// Flows by provisional flow number.
     flows: Vec<Flow>,
     /// Items that are kept.
     kept: usize,
@@ -23,14 +23,14 @@ pub struct Recorder {
     now: u64,
 }
 
-/// What is collected of a flow.
+/// Records of a flow.
 #[derive(Clone, Debug, Default)]
 struct Flow {
     plain: Thin<PacketRecord>,
     notable: Thin<PacketRecord>,
     losses: Thin<LossRecord>,
     messages: Thin<MessageRecord>,
-    /// By requester.
+    /// Meters by requester.
     inflight: [InflightMeter; 2],
 }
 
@@ -59,7 +59,7 @@ impl Flow {
     }
 }
 
-/// What was collected of a connection.
+/// Records of a connection.
 pub(super) struct Recorded {
     pub(super) packets: Vec<PacketRecord>,
     pub(super) losses: Vec<LossRecord>,
@@ -82,7 +82,8 @@ impl Recorder {
         Self { limits, flows: Vec::new(), kept: 0, now: 0 }
     }
 
-    /// Adds to what is collected of `flow`; `add` returns whether the item was kept. Thins out what is too long.
+    /// Adds to what is collected of `flow`; `add` returns whether the item was kept. Thins out what
+    /// is too long.
     fn add(&mut self, flow: FlowNumber, add: impl FnOnce(&mut Flow) -> bool) {
         let index = (flow as usize).saturating_sub(1);
         if index >= PAGE_FLOWS_MAX {
@@ -106,7 +107,7 @@ impl Recorder {
         }
     }
 
-    /// What was collected, by the final number of its connection (`[n - 1]`).
+    /// Returns the records by the final number of their connection (`[n - 1]`).
     pub(super) fn by_connection(&self, report: &Report) -> Vec<Members<'_>> {
         let mut connections = vec![Members(Vec::new()); report.connections.len()];
         for (index, flow) in self.flows.iter().enumerate() {
@@ -143,7 +144,7 @@ impl Members<'_> {
         meters.filter_map(InflightMeter::sent)
     }
 
-    /// What was collected of the connection, in the order of time.
+    /// Returns the records of the connection, in the order of time.
     pub(super) fn merged(&self) -> Recorded {
         let mut all = Recorded { packets: vec![], losses: vec![], messages: vec![] };
         for &(flow, exchanged) in &self.0 {

@@ -25,7 +25,8 @@ impl<T> Thin<T> {
         keep
     }
 
-    /// Drops every second item that was kept, and from now on keeps half as many. Returns how many were dropped.
+    /// Drops every second item that was kept, and from now on keeps half as many. Returns how many
+    /// were dropped.
     pub(super) fn halve(&mut self) -> usize {
         let before = self.kept.len();
         let mut index = 0;
@@ -42,7 +43,7 @@ impl<T> Thin<T> {
         &self.kept
     }
 
-    /// How many were not.
+    /// Returns the number of items that were not kept.
     pub(super) fn left_out(&self) -> u64 {
         self.seen - self.kept.len() as u64
     }

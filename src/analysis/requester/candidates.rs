@@ -5,7 +5,8 @@ use crate::observe::mtu::MTUS;
 use crate::wire::{OpcodeInfo, Operation};
 
 impl Requester {
-    /// Whether a response with this PSN and opcode answers something that this requester has in flight.
+    /// Whether a response with this PSN and opcode answers something that this requester has in
+    /// flight.
     pub(in crate::analysis) fn can_explain(&self, packet: &PacketFacts, info: &OpcodeInfo) -> bool {
         if !self.progress.space.is_started() {
             return false;
@@ -29,7 +30,8 @@ impl Requester {
         }
     }
 
-    /// Whether a READ response has as many bytes as the READ that it answers has at that place, with one of the path MTUs.
+    /// Whether a READ response has as many bytes as the READ that it answers has at that place,
+    /// with one of the path MTUs.
     pub(in crate::analysis) fn fits_read(&self, packet: &PacketFacts, info: &OpcodeInfo) -> bool {
         let sequence = self.sequence_of(packet.psn);
         let known = self.messages.find(sequence);

@@ -106,7 +106,8 @@ impl Requester {
         (self.progress.gaps, self.progress.skips) = (0, 0);
     }
 
-    /// Decides how messages in flight ended when the capture does, or when the queue pair begins anew.
+    /// Decides how messages in flight ended when the capture does, or when the queue pair begins
+    /// anew.
     fn end_reliable<S: Sink>(&mut self, end_time: u64, scene: &mut Scene<'_, S>) {
         self.accept_missing_responses(scene);
         let mut unanswered = self.reads.runs.take_unanswered(self.progress.unacked);
@@ -145,8 +146,8 @@ impl Requester {
         self.tell_all(outcomes, scene);
     }
 
-    /// Returns the end of a requester that retransmits without an answer, and whether it has given up: its silence is
-    /// longer than it waited before.
+    /// Returns the end of a requester that retransmits without an answer, and whether it has given
+    /// up: its silence is longer than it waited before.
     fn ending(&self, end_time: u64) -> Option<Ending> {
         let first = self.messages.first()?;
         let Recovery { attempts, attempts_since, attempt_interval, pass_cause, .. } = self.recovery;
@@ -175,13 +176,14 @@ impl Requester {
         (is_over || (is_timeout && attempts > 1)).then_some(ending)
     }
 
-    /// How long a receiver that is not ready asks to wait, in nanoseconds; 0 if none did.
+    /// Time that a receiver that is not ready asks to wait, in nanoseconds; 0 if none did.
     pub(super) fn rnr_timer_nanos(&self) -> u64 {
         let timer = self.evidence_or_none().and_then(|evidence| evidence.rnr_timer);
         timer.map_or(0, |timer| u64::from(timer.micros()) * 1000)
     }
 
-    /// READs whose responses the capture missed: later requests were answered, and the requester did not go back.
+    /// READs whose responses the capture missed: later requests were answered, and the requester
+    /// did not go back.
     fn accept_missing_responses<S: Sink>(&mut self, scene: &mut Scene<'_, S>) {
         while let Some(read) = self.messages.first_read() {
             let (first, last, end) = (read.first, read.last, read.responses_end);

@@ -12,7 +12,7 @@ use crate::wire::{Headers, OpcodeInfo, Operation, Position};
 #[derive(Clone, Debug)]
 pub(super) struct Inflight {
     pub(super) first: u64,
-    /// Its last sequence number; if that is not known yet, the last one seen.
+    /// Last sequence number; the last one seen, if the last is not known yet.
     pub(super) last: u64,
     pub(super) operation: Operation,
     pub(super) immediate: bool,
@@ -26,16 +26,17 @@ pub(super) struct Inflight {
     pub(super) start: Instant,
     pub(super) retransmitted_packets: u32,
     pub(super) retransmitted_bytes: u64,
-    /// When and by which frame it was acknowledged, or its last response arrived.
+    /// Time and frame of the acknowledgement or of the last response.
     pub(super) end: Option<(Instant, u64)>,
-    /// READ: behind the last response seen.
+    /// Sequence number behind the last response of a READ that was seen.
     pub(super) responses_end: u64,
-    /// How often a READ or ATOMIC was requested, the network's copies included.
+    /// Number of requests of a READ or ATOMIC, the network's copies included.
     pub(super) requests: u32,
 }
 
 impl Inflight {
-    /// Whether a response with data must come, so that no acknowledgement of a later PSN completes it.
+    /// Whether a response with data must come, so that no acknowledgement of a later PSN completes
+    /// it.
     pub(super) const fn needs_response(&self) -> bool {
         needs_response(self.operation)
     }
@@ -87,7 +88,8 @@ pub(super) const fn needs_response(operation: Operation) -> bool {
 #[derive(Clone, Debug, Default)]
 pub(super) struct InflightMessages {
     list: VecDeque<Inflight>,
-    /// How many at the front are acknowledged, though not complete if a response is missing before them.
+    /// Number of messages at the front that are acknowledged, though not complete if a response is
+    /// missing before them.
     acknowledged: usize,
     /// READs and ATOMICs whose response is not complete.
     reads: u32,
@@ -168,7 +170,8 @@ impl InflightMessages {
         let Some(message) = self.list.get_mut(at) else { return };
         if message.needs_response() {
             message.requests += 1;
-            // The requester dropped the responses from here on, because one before them was missing.
+            // The requester dropped the responses from here on, because one before them was
+            // missing.
             message.responses_end = message.responses_end.min(sequence);
             self.reads += u32::from(message.end.take().is_some());
             return;
@@ -274,7 +277,8 @@ impl InflightMessages {
         }
     }
 
-    /// The responder drops what it got from `sequence` on: READs and ATOMICs there have yet to be requested.
+    /// The responder drops what it got from `sequence` on: READs and ATOMICs there have yet to be
+    /// requested.
     pub(super) fn forget_requests(&mut self, sequence: u64) {
         let start = self.list.partition_point(|message| message.first < sequence);
         self.list.range_mut(start..).for_each(|message| message.requests = 0);

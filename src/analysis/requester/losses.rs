@@ -47,13 +47,13 @@ impl Loss {
         Self { is_corrupt: true, ..self.captured(frame).proven() }
     }
 
-    /// The same, proven.
+    /// Makes the loss a proven one.
     pub(super) fn proven(self) -> Self {
         Self { certainty: Certainty::Proven, ..self }
     }
 }
 
-/// What shows a loss, and so what may disprove it.
+/// Sign of a loss, which determines what may disprove it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sign {
     /// A gap.
@@ -75,7 +75,7 @@ pub(super) struct OpenLoss {
 /// Losses of one requester, until they are told.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Losses {
-    /// Those that a late packet may still disprove.
+    /// Losses that a late packet may still disprove.
     open: VecDeque<OpenLoss>,
     /// Packets that the next capture point did not see because its file ends, unless they were
     /// lost.

@@ -1,5 +1,5 @@
-//! What was lost, and where: decided when the requester goes back, or when the next acknowledgement
-//! tells more.
+//! Lost packets and the places of their losses, decided when the requester goes back, or when the
+//! next acknowledgement tells more.
 
 use super::corrupt::CorruptResponse;
 use super::limits::MISSING_RESPONSES_MAX;
@@ -99,7 +99,8 @@ impl Requester {
         self.report(loss, Sign::Gap, scene);
     }
 
-    /// The network delivered a request late behind the capture point, as the NAK in frame `nak` shows.
+    /// The network delivered a request late behind the capture point, as the NAK in frame `nak`
+    /// shows.
     pub(super) fn note_late_behind(&mut self, sequence: u64, nak: u64) {
         let known = RecordFlags::LATE | RecordFlags::LOSS_REPORTED;
         let Some(record) = self.progress.records.get_mut(sequence) else { return };
@@ -235,8 +236,8 @@ impl Requester {
         self.report(loss, Sign::Gap, scene);
     }
 
-    /// Takes a READ response with a wrong ICRC whose PSN is of no READ or ATOMIC that waits for one:
-    /// the PSN is damaged.
+    /// Takes a READ response with a wrong ICRC whose PSN is of no READ or ATOMIC that waits for
+    /// one: the PSN is damaged.
     fn take_displaced_response(&mut self) -> Option<CorruptResponse> {
         let Self { corrupt, messages, .. } = self;
         let is_due = |sequence: u64| {

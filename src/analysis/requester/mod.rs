@@ -1,4 +1,5 @@
-//! One requester: its PSN space, what it has in flight, and what is known of the path to its responder.
+//! One requester: its PSN space, what it has in flight, and what is known of the path to its
+//! responder.
 //!
 //! The state is what an observer between the two ends can know, in parts:
 //!
@@ -54,7 +55,7 @@ use super::{
 use crate::observe::round_trip::RoundTrip;
 use crate::wire::{Psn, Role, Service};
 
-/// Where a requester stands in the capture, for what it tells the sink.
+/// Context of a requester: its flow and end, and the sink that it reports to.
 pub(super) struct Scene<'a, S> {
     pub(super) sink: &'a mut S,
     pub(super) budget: &'a mut Budget,
@@ -127,12 +128,12 @@ impl Requester {
         self.is_failed
     }
 
-    /// What it counted.
+    /// Returns the statistics.
     pub(super) fn statistics(&self) -> &Direction {
         &self.statistics
     }
 
-    /// What it counted.
+    /// Returns the statistics.
     pub(super) fn statistics_mut(&mut self) -> &mut Direction {
         &mut self.statistics
     }

@@ -1,4 +1,4 @@
-//! What makes a requester go back: NAKs, RNR NAKs, and responses that imply a NAK.
+//! Responses that make a requester go back: NAKs, RNR NAKs, and responses that imply a NAK.
 
 use core::ops::RangeInclusive;
 
@@ -12,7 +12,8 @@ use crate::analysis::message::Outcome;
 use crate::wire::aeth::{Answer, NakCode, RnrTimer};
 
 impl Requester {
-    /// A response behind a READ or ATOMIC that was not answered in full makes the requester go back (§9.7.5.1.1).
+    /// A response behind a READ or ATOMIC that was not answered in full makes the requester go back
+    /// (§9.7.5.1.1).
     pub(super) fn check_implied_nak(&mut self, sequence: u64, packet: &PacketFacts) {
         let Some(read) = self.messages.first_read() else { return };
         if read.last >= sequence {
@@ -46,8 +47,9 @@ impl Requester {
         self.recovery.implied = Some(Trigger { cause, sequence, time, frame, asked });
     }
 
-    /// The response that was missing came, one of `answered`, to a READ or ATOMIC that was requested so many times. The
-    /// requester goes back for it all the same, if a later one came to it before (§9.7.5.1.1).
+    /// The response that was missing came, one of `answered`, to a READ or ATOMIC that was
+    /// requested so many times. The requester goes back for it all the same, if a later one came to
+    /// it before (§9.7.5.1.1).
     pub(super) fn answer_implied(
         &mut self,
         answered: RangeInclusive<u64>,
@@ -89,8 +91,8 @@ impl Requester {
             Some(Trigger { cause, sequence, time, frame, asked: Asked::Missing });
     }
 
-    /// Whether a NAK or RNR NAK is a copy of the previous one that the network made: the same packet, and no request since
-    /// that it can answer. Remembers it otherwise.
+    /// Whether a NAK or RNR NAK is a copy of the previous one that the network made: the same
+    /// packet, and no request since that it can answer. Remembers it otherwise.
     fn is_nak_copy(&mut self, sequence: u64, packet: &PacketFacts) -> bool {
         let (digest, frame, time) = (packet.digest, packet.frame, packet.time.as_nanos());
         let answer = packet.aeth.map(|(syndrome, _)| syndrome.answer());
@@ -158,8 +160,9 @@ impl Requester {
         }
     }
 
-    /// Remembers a sequence-error NAK. If the one before it named an earlier packet, and this one was sent before that came,
-    /// the earlier packet arrived late, without being retransmitted, and the responder had dropped this one.
+    /// Remembers a sequence-error NAK. If the one before it named an earlier packet, and this one
+    /// was sent before that came, the earlier packet arrived late, without being retransmitted, and
+    /// the responder had dropped this one.
     fn add_sequence_nak(&mut self, sequence: u64, before: Option<LastNak>, packet: &PacketFacts) {
         let (cause, time) = (RetransmissionCause::SequenceNak, packet.time.as_nanos());
         let (frame, mut asked) = (packet.frame, Asked::Missing);
@@ -183,7 +186,8 @@ impl Requester {
         self.recovery.add_nak(Trigger { cause, sequence, time, frame, asked });
     }
 
-    /// The responder has the first transmission of a packet that a NAK named: it was late, and not lost.
+    /// The responder has the first transmission of a packet that a NAK named: it was late, and not
+    /// lost.
     pub(super) fn disprove_nak(&mut self, sequence: u64) {
         if !self.losses.disprove(|loss| loss.is_by_nak(sequence)) {
             return;

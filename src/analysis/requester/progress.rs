@@ -21,7 +21,7 @@ pub(super) struct Progress {
     /// Frame that acknowledged the last request that is: an ACK, a NAK or a response; 0: none.
     pub(super) frame: u64,
     pub(super) records: Transmissions<Record>,
-    /// PSNs that were skipped of which it is not known yet what became of them.
+    /// PSNs that were skipped and are not known yet to be lost or missed by the capture.
     pub(super) gaps: u64,
     /// Packets that were skipped while others around them were retransmitted, and of which that is
     /// not known.

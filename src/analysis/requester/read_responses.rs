@@ -1,4 +1,5 @@
-//! READ responses and ATOMIC acknowledgements that a requester was sent, and those that are missing.
+//! READ responses and ATOMIC acknowledgements that a requester was sent, and those that are
+//! missing.
 
 use std::collections::VecDeque;
 

@@ -76,7 +76,8 @@ impl ReadSizes {
 }
 
 impl Requester {
-    /// Learns the path MTU from a packet that fills it, or from where the packet behind a READ begins.
+    /// Learns the path MTU from a packet that fills it, or from where the packet behind a READ
+    /// begins.
     pub(super) fn learn_mtu(&mut self, packet: &PacketFacts, info: &OpcodeInfo, sequence: u64) {
         if let Some(guessed) = self.sizes.guessed_read
             && sequence > guessed.sequence
@@ -98,7 +99,8 @@ impl Requester {
             && sequence > read.sequence
         {
             let span = sequence - read.sequence;
-            // One response fits several path MTUs, more fit one only, if no packet is missing between.
+            // One response fits several path MTUs, more fit one only, if no packet is missing
+            // between.
             match self.sizes.mtu_of_read(read.length, span) {
                 Some(mtu) => self.set_mtu(mtu),
                 None => self.sizes.unsized_read = None,
@@ -182,8 +184,8 @@ impl Requester {
         }
     }
 
-    /// The path MTU is another one than was guessed from the READ at `guessed`: if a READ behind it is the last request, its
-    /// number of responses was worked out with the wrong one.
+    /// The path MTU is another one than was guessed from the READ at `guessed`: if a READ behind it
+    /// is the last request, its number of responses was worked out with the wrong one.
     pub(super) fn resize_last_read(&mut self, guessed: u64) {
         let mtu = self.sizes.mtu;
         let Some(record) =
@@ -227,7 +229,8 @@ impl Requester {
         }
     }
 
-    /// How many sequence numbers a request takes: one, but a READ takes one for each response.
+    /// Returns the number of sequence numbers that a request takes: one, but a READ takes one for
+    /// each response.
     pub(super) fn span_of(
         &mut self,
         packet: &PacketFacts,
@@ -259,9 +262,9 @@ impl Requester {
         u32::try_from(span).unwrap_or(1)
     }
 
-    /// How many sequence numbers a READ takes whose first transmission was not captured while the path MTU is not known: all
-    /// that were skipped from there on, if it has as many responses with one of the path MTUs. So are those before the first
-    /// that was captured.
+    /// Returns the number of sequence numbers of a READ whose first transmission was not captured
+    /// while the path MTU is not known: all that were skipped from there on, if it has as many
+    /// responses with one of the path MTUs. So are those before the first that was captured.
     pub(super) fn skipped_read(&self, sequence: u64, length: u32) -> u32 {
         let end = match (self.progress.records.get(sequence), self.progress.records.first()) {
             (Some(gap), _) if !gap.is_seen() => gap.end(),

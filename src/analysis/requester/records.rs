@@ -7,48 +7,50 @@ use crate::observe::transmissions::{Spanning, Transmissions};
 pub(super) struct Record {
     /// The first sequence number.
     pub(super) sequence: u64,
-    /// How many sequence numbers: 1, or as many as a READ has responses, or as were skipped.
+    /// Number of sequence numbers: 1, or as many as a READ has responses, or as were skipped.
     pub(super) span: u32,
     /// The digest of the packet; see [`PacketFacts::digest`](super::super::PacketFacts::digest).
     pub(super) digest: u32,
-    /// When it was transmitted last; for PSNs that were skipped, when that was noticed.
+    /// Time of the last transmission; for PSNs that were skipped, the time when that was noticed.
     pub(super) time: u64,
     /// The frame of its last transmission; of PSNs that were skipped, the one that shows it.
     pub(super) frame: u64,
-    /// In which pass of the sender it was transmitted last.
+    /// Pass of the sender in which it was transmitted last.
     pub(super) pass: u32,
-    /// How often it was transmitted, as far as it was captured. 0: never seen.
+    /// Number of transmissions that were captured. 0: never seen.
     pub(super) transmissions: u16,
-    /// Number of times that it was sent and did not come to the capture point, as packets behind it show.
+    /// Number of times that it was sent and did not come to the capture point, as packets behind it
+    /// show.
     pub(super) missing: u8,
     pub(super) flags: RecordFlags,
 }
 
 bitflags::bitflags! {
-    /// What else is known of a record.
+    /// Flags of a record.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct RecordFlags: u8 {
-        /// It asks for an acknowledgement.
+        /// An acknowledgement is requested.
         const ACK_REQUEST = 1;
-        /// It was acknowledged although it was never captured, and is counted as such.
+        /// Acknowledged although it was never captured, and counted as such.
         const NOT_CAPTURED = 1 << 1;
-        /// Its loss was reported.
+        /// The loss was reported.
         const LOSS_REPORTED = 1 << 2;
-        /// The network delivered it twice.
+        /// Delivered twice by the network.
         const COPIED = 1 << 3;
-        /// It arrived after a packet that was sent later.
+        /// Arrived after a packet that was sent later.
         const LATE = 1 << 4;
     }
 }
 
 impl Record {
-    /// How many PSNs were skipped of which it is not known yet what became of them.
+    /// Number of PSNs that were skipped and are not known yet to be lost or missed by the capture.
     pub(super) fn open_gap(&self) -> u64 {
         let known = RecordFlags::NOT_CAPTURED | RecordFlags::LOSS_REPORTED;
         if self.is_seen() || self.flags.intersects(known) { 0 } else { self.span.into() }
     }
 
-    /// Whether it was captured before, and not when it was retransmitted last, which is not told yet.
+    /// Whether it was captured before, and not when it was retransmitted last, which is not told
+    /// yet.
     pub(super) fn is_skipped(&self) -> bool {
         self.missing > 0 && self.is_seen() && !self.flags.contains(RecordFlags::LOSS_REPORTED)
     }
@@ -71,14 +73,16 @@ impl Spanning for Record {
 
 /// Records without gaps: what was skipped has records of its own.
 impl Transmissions<Record> {
-    /// Whether a record that begins at or behind `from` and before `to`, or that `from` lies in, has one of these flags.
+    /// Whether a record that begins at or behind `from` and before `to`, or that `from` lies in,
+    /// has one of these flags.
     pub(super) fn any(&self, from: u64, to: u64, flags: RecordFlags) -> bool {
         let mut records = self.from(from).take_while(|record| record.sequence < to);
         records.any(|record| record.flags.intersects(flags))
     }
 
-    /// Gives the record of a READ at `sequence` its true number of sequence numbers, at the cost or to the benefit of those
-    /// behind it that were skipped. Returns of how many it was not known before, and is not now, what became of them.
+    /// Gives the record of a READ at `sequence` its true number of sequence numbers, at the cost or
+    /// to the benefit of those behind it that were skipped. Returns of how many it was not known
+    /// before, and is not now, what became of them.
     pub(super) fn resize(&mut self, sequence: u64, span: u32) -> Option<(u64, u64)> {
         let at = self.position(sequence)?;
         let read = *self.at(at).filter(|record| record.sequence == sequence)?;
@@ -104,8 +108,8 @@ impl Transmissions<Record> {
         Some((skipped.into(), open))
     }
 
-    /// Takes `span` sequence numbers from `sequence` on out of a record of several that were skipped, so that they have a
-    /// record of their own.
+    /// Takes `span` sequence numbers from `sequence` on out of a record of several that were
+    /// skipped, so that they have a record of their own.
     pub(super) fn isolate(&mut self, sequence: u64, span: u32) {
         let Some(at) = self.position(sequence) else { return };
         let Some(&record) = self.at(at) else { return };

@@ -14,7 +14,8 @@ use crate::observe::timing::TIMEOUT_NANOS_LEAST;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trigger {
     pub(super) cause: RetransmissionCause,
-    /// Where to: the PSN of the NAK, or the first response that is missing.
+    /// Sequence number that it goes back to: the PSN of the NAK, or the first response that is
+    /// missing.
     pub(super) sequence: u64,
     pub(super) time: u64,
     pub(super) frame: u64,
@@ -30,20 +31,20 @@ impl Trigger {
     }
 }
 
-/// What became of the packet that a [`Trigger`] asks for.
+/// State of the packet that a [`Trigger`] asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// It has not come.
+    /// Not arrived.
     Missing,
-    /// It has not come, as is seen when one before it comes: it may be on its way.
+    /// Not arrived when one before it arrives: it may be on its way.
     Presumed,
-    /// It came after all, later than packets that were sent after it: it was not lost.
+    /// Arrived after all, later than packets that were sent after it: it was not lost.
     Late,
     /// The answer to a copy of its request came: it was lost, or is late.
     Replayed,
     /// The requester went back, though not as far: the loss is told.
     Told,
-    /// It arrived while an earlier one was missing, so that the responder dropped it.
+    /// Arrived while an earlier one was missing, so that the responder dropped it.
     Dropped,
     /// The requester went on since: it had gone back, and what it retransmitted did not come to the
     /// capture point.
@@ -53,20 +54,20 @@ pub(super) enum Asked {
 /// A timeout of which it is not known yet what was lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenTimeout {
-    /// Where the requester went back to.
+    /// Sequence number that the requester went back to.
     pub(super) sequence: u64,
     /// The frame of the retransmission.
     pub(super) frame: u64,
     /// The last packet that it had sent before: sequence and frame.
     pub(super) tail: (u64, u64),
-    /// It went back to a READ or ATOMIC: responses tell what was lost.
+    /// Whether it went back to a READ or ATOMIC: responses tell what was lost.
     pub(super) is_read: bool,
 }
 
-/// What a requester does about losses.
+/// Reaction of a requester to losses.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recovery {
-    /// What it will send next, if it goes on as it does.
+    /// Sequence number that it sends next, unless it goes back.
     pub(super) cursor: u64,
     /// Number of times that the requester went back, and why it did so last.
     pub(super) pass: u32,
@@ -74,14 +75,14 @@ pub(super) struct Recovery {
     pub(super) pass_cause: Option<RetransmissionCause>,
     /// The frame with which it went back last.
     pub(super) pass_frame: u64,
-    /// It went back and has had no response in order since: it drops others, and goes back for none
-    /// of them.
+    /// Whether it went back and has had no response in order since: it drops others, and goes back
+    /// for none of them.
     pub(super) is_recovering: bool,
-    /// Since it went back: a response that did not come, although a later one did.
+    /// A response that has been missing since it went back, although a later one came.
     pub(super) unanswered: Option<u64>,
     /// Responses that it dropped since it went back.
     pub(super) dropped: VecDeque<u64>,
-    /// Behind the last response to what it had requested before it went back.
+    /// Sequence number behind the last response to what it had requested before it went back.
     pub(super) dropped_end: u64,
     /// The last NAK or RNR NAK that the requester has not acted on yet.
     pub(super) trigger: Option<Trigger>,
@@ -167,7 +168,7 @@ const TENTATIVE_MAX: usize = 256;
 /// A packet that was retransmitted, or late.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TentativePacket {
-    /// Its record before it came.
+    /// Record before the packet came.
     pub(super) record: Record,
     pub(super) wire_len: u32,
     pub(super) frame: u64,
@@ -196,10 +197,10 @@ impl Requester {
         self.recovery.is_recovering && since < self.round_trip.timeout_least()
     }
 
-    /// Decides whether packets were retransmitted or late, now that `packet` begins at `next`. Those
-    /// of a rewind are followed by those behind them, which came before; those that were overtaken
-    /// by what is sent next, or by others that were. Returns whether the packet is such another,
-    /// which leaves it open.
+    /// Decides whether packets were retransmitted or late, now that `packet` begins at `next`.
+    /// Those of a rewind are followed by those behind them, which came before; those that were
+    /// overtaken by what is sent next, or by others that were. Returns whether the packet is such
+    /// another, which leaves it open.
     pub(super) fn settle_tentative(&mut self, next: u64, span: u32, packet: &PacketFacts) -> bool {
         let Some(mut tentative) = self.tentative.take() else { return false };
         let Some(first) = tentative.packets.first().map(|first| first.record.sequence) else {

@@ -1,4 +1,4 @@
-//! What a requester of a reliable service sends: new packets, and which earlier ones come again.
+//! Requests of a reliable service: new packets, and repetitions of earlier ones.
 
 use super::inflight::needs_response;
 use super::progress::Seen;
@@ -114,8 +114,8 @@ impl Requester {
         self.reads.runs.request(Run { first, end: first + span, length, is_sized, frame, time });
     }
 
-    /// The state to return to if a rewind of one packet turns out to be a packet that others overtook: one that is missing,
-    /// and behind which others were sent.
+    /// The state to return to if a rewind of one packet turns out to be a packet that others
+    /// overtook: one that is missing, and behind which others were sent.
     fn tentative_of(
         &self,
         sequence: u64,
@@ -141,8 +141,8 @@ impl Requester {
         })
     }
 
-    /// While it retransmits, the requester sent the packets before `sequence` as well: they did not come to the capture point,
-    /// unless they are acknowledged by now.
+    /// Counts the packets from `cursor` to `sequence` as missing at the capture point, unless they
+    /// are acknowledged by now: while it retransmits, the requester sends all packets in order.
     pub(super) fn skip_until(&mut self, cursor: u64, sequence: u64) {
         let from = cursor.max(self.progress.unacked);
         let mut skips = 0;
@@ -156,7 +156,8 @@ impl Requester {
         self.progress.skips += skips;
     }
 
-    /// A packet before the first that was captured, while nothing is acknowledged: the connection begins with it.
+    /// A packet before the first that was captured, while nothing is acknowledged: the connection
+    /// begins with it.
     fn begin_before(&mut self, sequence: u64) {
         let is_before =
             self.progress.records.first().is_some_and(|first| sequence < first.sequence);
@@ -165,8 +166,8 @@ impl Requester {
         }
     }
 
-    /// The requester sends a new message: if the receiver was not ready, and the RNR timer has expired, it has retransmitted
-    /// what it had to wait with.
+    /// The requester sends a new message: if the receiver was not ready, and the RNR timer has
+    /// expired, it has retransmitted what it had to wait with.
     fn pass_rnr(&mut self, now: u64) {
         let Some(trigger) =
             self.recovery.trigger.filter(|known| known.cause == RetransmissionCause::Rnr)
@@ -179,7 +180,7 @@ impl Requester {
         }
     }
 
-    /// What several capture points tell of a request.
+    /// Applies the sightings of a request by several capture points.
     pub(super) fn apply_sightings<S: Sink>(
         &mut self,
         packet: &PacketFacts,

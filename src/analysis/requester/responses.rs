@@ -1,4 +1,4 @@
-//! What a requester of a reliable service is answered: acknowledgements, NAKs, READ responses.
+//! Responses to the requester of a reliable service: acknowledgements, NAKs, READ responses.
 
 use super::answers::{Heard, LastAnswer};
 use super::limits::{PSN_JUMP_MAX, RESPONSES_MAX};
@@ -17,7 +17,7 @@ enum Place {
     Late,
     /// Others overtook it, and it counts as out of order.
     OutOfOrder,
-    /// It answers no request that was captured, or is a copy.
+    /// A response to no request that was captured, or a copy.
     Stray,
     /// The responder repeats all responses to a request, and this is not the first of them.
     Repeated,
@@ -103,8 +103,8 @@ impl Requester {
         verdict
     }
 
-    /// Reports the responses that are missing before a READ response or an ATOMIC acknowledgement. Returns its place among
-    /// those that are due.
+    /// Reports the responses that are missing before a READ response or an ATOMIC acknowledgement.
+    /// Returns its place among those that are due.
     fn follow_run<S: Sink>(
         &mut self,
         sequence: u64,
@@ -189,15 +189,16 @@ impl Requester {
         self.complete(scene);
     }
 
-    /// An acknowledgement of what was acknowledged: one that the network delivered late, a copy, or the answer to a request
-    /// that the responder had before.
+    /// An acknowledgement of what was acknowledged: one that the network delivered late, a copy, or
+    /// the answer to a request that the responder had before.
     fn judge_old_ack(
         &mut self,
         packet: &PacketFacts,
         is_sent_earlier: bool,
         verdict: &mut Verdict,
     ) {
-        // Where several capture points saw it, it is known to be no copy, and in which order it was sent.
+        // Where several capture points saw it, it is known to be no copy, and in which order it was
+        // sent.
         let is_known = packet.sightings.is_delivered;
         let is_equal = self.answers.has_ack(verdict.sequence, packet.digest);
         if !is_sent_earlier && self.answers.take_due() {
@@ -211,7 +212,8 @@ impl Requester {
         }
     }
 
-    /// Measures the round-trip time of a packet that asked for an acknowledgement or, `is_response`, for a response.
+    /// Measures the round-trip time of a packet that asked for an acknowledgement or,
+    /// `is_response`, for a response.
     fn measure_rtt(&mut self, sequence: u64, packet: &PacketFacts, is_response: bool) {
         if let Some(record) = self.progress.records.get(sequence)
             && record.transmissions == 1
@@ -236,7 +238,8 @@ impl Requester {
         self.progress.unacked = unacked;
         self.progress.frame = packet.frame;
         self.losses.acknowledge(unacked);
-        // Responses come in order: what was repeated before the request that this one answers has had its answer.
+        // Responses come in order: what was repeated before the request that this one answers has
+        // had its answer.
         let answered = self.progress.records.get(unacked.saturating_sub(1));
         if answered.is_some_and(|record| {
             record.transmissions == 1 && record.frame > self.answers.repeat_frame
@@ -247,7 +250,8 @@ impl Requester {
         self.count_not_captured(unacked, packet.frame);
         self.recovery.attempts = 0;
         self.not_ready.progress();
-        // After a NAK for a packet that was only late comes its acknowledgement; the requester goes back for the NAK.
+        // After a NAK for a packet that was only late comes its acknowledgement; the requester goes
+        // back for the NAK.
         let now = packet.time.as_nanos();
         self.recovery.trigger = self.recovery.trigger.filter(|trigger| {
             trigger.sequence >= unacked
@@ -301,8 +305,9 @@ impl Requester {
         }
     }
 
-    /// Whether a response of a READ or ATOMIC of which `expected` is the next one answers an earlier request, so that a
-    /// requester that went back drops it. If it comes in order, the requester has what it went back for.
+    /// Whether a response of a READ or ATOMIC of which `expected` is the next one answers an
+    /// earlier request, so that a requester that went back drops it. If it comes in order, the
+    /// requester has what it went back for.
     fn is_dropped(&mut self, sequence: u64, expected: u64, packet: &PacketFacts) -> bool {
         if !self.is_recovering(packet.time.as_nanos()) {
             return false;
@@ -314,15 +319,16 @@ impl Requester {
             self.end_recovery();
             return false;
         }
-        // A response to what the responder had before does not show that it has what was requested again before it.
+        // A response to what the responder had before does not show that it has what was requested
+        // again before it.
         if is_first || sequence >= self.progress.unacked {
             self.note_unanswered(first.map(|(.., missing)| missing), packet);
         }
         true
     }
 
-    /// Notes that a later response came than the one that is `missing`. What comes sooner than a round trip after the requester
-    /// went back answers an earlier request.
+    /// Notes that a later response came than the one that is `missing`. What comes sooner than a
+    /// round trip after the requester went back answers an earlier request.
     fn note_unanswered(&mut self, missing: Option<u64>, packet: &PacketFacts) {
         let since = packet.time.as_nanos().saturating_sub(self.recovery.attempt_time);
         if since >= self.round_trip.least() {
@@ -342,7 +348,8 @@ impl Requester {
         false
     }
 
-    /// A response to a READ or ATOMIC that ended: a replay if it was requested again, else a copy of the network's.
+    /// A response to a READ or ATOMIC that ended: a replay if it was requested again, else a copy
+    /// of the network's.
     fn judge_old_response(&mut self, sequence: u64, packet: &PacketFacts, verdict: &mut Verdict) {
         if let Some(is_repeated) = self.reads.is_ended_repeated(sequence) {
             verdict.duplicate = !is_repeated && !packet.sightings.is_delivered;

@@ -1,4 +1,5 @@
-//! Packets that were sent before: retransmissions and their causes, copies that the network made, and late packets.
+//! Packets that were sent before: retransmissions and their causes, copies that the network made,
+//! and late packets.
 
 use super::answers::LastNak;
 use super::corrupt::CorruptRequest;
@@ -12,7 +13,7 @@ use crate::observe::timing::{RTT_NANOS_LEAST, TIMEOUT_NANOS_LEAST};
 use crate::observe::transmissions::Spanning;
 use crate::wire::OpcodeInfo;
 
-/// What a packet is that has a lower sequence number than the next one.
+/// Explanation of a packet with a lower sequence number than the next one.
 pub(super) enum Repeat {
     /// The requester went back, because of this response if one is known.
     Rewind(RetransmissionCause, Option<Trigger>),
@@ -23,8 +24,8 @@ pub(super) enum Repeat {
 }
 
 impl Requester {
-    /// Whether the requester goes back to `sequence` once more after a timeout: it had gone back for a NAK, and came no
-    /// further, so far as was captured.
+    /// Whether the requester goes back to `sequence` once more after a timeout: it had gone back
+    /// for a NAK, and came no further, so far as was captured.
     pub(super) fn is_stopped_at(&self, sequence: u64, packet: &PacketFacts) -> bool {
         if sequence != self.recovery.cursor
             || sequence >= self.next()
@@ -40,11 +41,12 @@ impl Requester {
             && self.progress.records.get(sequence).is_some_and(Record::is_seen)
     }
 
-    /// What a packet is that was transmitted before, or that others overtook.
+    /// Explains a packet that was transmitted before, or that others overtook.
     pub(super) fn judge_repeat(&self, sequence: u64, packet: &PacketFacts) -> Repeat {
         let now = packet.time.as_nanos();
         let Some(record) = self.progress.records.get(sequence) else {
-            // The first packet of the connection, lost before the capture point, or the rest of a READ that was.
+            // The first packet of the connection, lost before the capture point, or the rest of a
+            // READ that was.
             let mut known = [self.recovery.implied, self.recovery.trigger].into_iter().flatten();
             if let Some(trigger) = known.find(|trigger| trigger.sequence == sequence) {
                 return Repeat::Rewind(trigger.cause, Some(trigger));
@@ -80,15 +82,17 @@ impl Requester {
             // An earlier transmission did not come: this is it.
             return if record.missing > 0 && !is_copy { Repeat::Late } else { Repeat::Copy };
         }
-        // Too soon for a timeout: if a later response is missing here, an earlier one did not come to the requester.
+        // Too soon for a timeout: if a later response is missing here, an earlier one did not come
+        // to the requester.
         let later = self.recovery.implied.filter(|implied| implied.sequence > sequence);
         let later = later.filter(|implied| implied.asked == Asked::Missing);
         let cause = later.map(|implied| implied.cause);
         Repeat::Rewind(cause.unwrap_or_else(|| self.unnamed_cause(now, elapsed)), later)
     }
 
-    /// The cause of a rewind that no response names, `elapsed` after the packet was transmitted: a timeout, unless the
-    /// requester was neither silent nor had the time for one, and a NAK came shortly before.
+    /// The cause of a rewind that no response names, `elapsed` after the packet was transmitted: a
+    /// timeout, unless the requester was neither silent nor had the time for one, and a NAK came
+    /// shortly before.
     fn unnamed_cause(&self, now: u64, elapsed: u64) -> RetransmissionCause {
         let silence =
             now.saturating_sub(self.answers.last.time.max(self.progress.last_request.time));
@@ -105,8 +109,9 @@ impl Requester {
         }
     }
 
-    /// Whether the requester goes back to a READ or ATOMIC whose response passed the capture point, and soon after another
-    /// response did: the first one was lost behind the point, and the other implied a NAK of it (§9.7.5.1.1).
+    /// Whether the requester goes back to a READ or ATOMIC whose response passed the capture point,
+    /// and soon after another response did: the first one was lost behind the point, and the other
+    /// implied a NAK of it (§9.7.5.1.1).
     fn is_response_lost_behind(&self, sequence: u64, now: u64) -> bool {
         let heard = self.answers.heard;
         let quiet = now.saturating_sub(heard.time);
@@ -116,7 +121,8 @@ impl Requester {
             && quiet < self.round_trip.silence_least()
     }
 
-    /// Whether the response of a READ or ATOMIC to this sequence number passed the capture point since it was requested last.
+    /// Whether the response of a READ or ATOMIC to this sequence number passed the capture point
+    /// since it was requested last.
     pub(super) fn is_answered(&self, sequence: u64) -> bool {
         let message = self.messages.find(sequence).filter(|message| message.needs_response());
         let is_open = |message: &Inflight| {
@@ -128,8 +134,8 @@ impl Requester {
         }
     }
 
-    /// The response that makes the requester go back to `sequence`: one that names it, else the latest one that names an
-    /// earlier packet, which was not captured then.
+    /// The response that makes the requester go back to `sequence`: one that names it, else the
+    /// latest one that names an earlier packet, which was not captured then.
     pub(super) fn trigger_of(
         &self,
         sequence: u64,
@@ -143,8 +149,8 @@ impl Requester {
         });
         let named =
             |trigger: &Trigger| trigger.sequence == sequence || self.is_read_of(trigger, sequence);
-        // What comes again sooner than any round trip takes is a copy, unless a response, seen on its last steps to the
-        // requester, implied a NAK of just this packet since.
+        // What comes again sooner than any round trip takes is a copy, unless a response, seen on
+        // its last steps to the requester, implied a NAK of just this packet since.
         let is_implied = |trigger: &Trigger| {
             trigger.cause == RetransmissionCause::ImpliedNak && trigger.time > record.time
         };
@@ -155,13 +161,15 @@ impl Requester {
         })
     }
 
-    /// Whether a packet that was in flight when the receiver was not ready is transmitted when the RNR timer has expired.
+    /// Whether a packet that was in flight when the receiver was not ready is transmitted when the
+    /// RNR timer has expired.
     pub(super) fn is_after_rnr_timer(&self, trigger: &Trigger, record: &Record, now: u64) -> bool {
         let expires = trigger.time.saturating_add(self.rnr_timer_nanos());
         trigger.cause == RetransmissionCause::Rnr && record.time < expires && now >= expires
     }
 
-    /// Whether `sequence` is in the READ whose response is missing: the requester may request all of it.
+    /// Whether `sequence` is in the READ whose response is missing: the requester may request all
+    /// of it.
     pub(super) fn is_read_of(&self, trigger: &Trigger, sequence: u64) -> bool {
         trigger.cause == RetransmissionCause::ImpliedNak
             && self
@@ -171,14 +179,16 @@ impl Requester {
                 .is_some_and(|read| (read.sequence..read.end()).contains(&sequence))
     }
 
-    /// The cause of a rewind after `trigger`: if it comes only when the timeout does, the trigger was lost on its way.
+    /// The cause of a rewind after `trigger`: if it comes only when the timeout does, the trigger
+    /// was lost on its way.
     pub(super) fn cause_of(
         &self,
         trigger: &Trigger,
         record: &Record,
         now: u64,
     ) -> RetransmissionCause {
-        // It went back at once, but that transmission was damaged, or did not come to the capture point.
+        // It went back at once, but that transmission was damaged, or did not come to the capture
+        // point.
         let is_due = |since: u64| now.saturating_sub(since) >= self.round_trip.timeout_least();
         let resent = self.corrupt.retransmission_for(trigger).map(|resent| resent.time);
         let passed = (trigger.asked == Asked::Passed).then_some(record.time);
@@ -252,7 +262,8 @@ impl Requester {
         self.recovery.pass_frame = packet.frame;
         (self.recovery.pass_start, self.recovery.pass_cause, self.recovery.cursor) =
             (sequence, Some(cause), sequence);
-        // A late packet behind the one that is asked for looks like a retransmission: that of the one asked for follows.
+        // A late packet behind the one that is asked for looks like a retransmission: that of the
+        // one asked for follows.
         let named = used.map_or(sequence, |used| used.sequence);
         self.recovery.naks.retain(|nak| nak.sequence != sequence && nak.sequence > named);
         let is_nak = |trigger: &Trigger| trigger.cause == RetransmissionCause::SequenceNak;
@@ -271,8 +282,9 @@ impl Requester {
         }
     }
 
-    /// The first transmission of a new packet that was captured with a wrong ICRC only: the packet comes again because a NAK
-    /// asks for it, or so late that the requester can have timed out. Without that the PSN was damaged as well.
+    /// The first transmission of a new packet that was captured with a wrong ICRC only: the packet
+    /// comes again because a NAK asks for it, or so late that the requester can have timed out.
+    /// Without that the PSN was damaged as well.
     pub(super) fn take_resent_corrupt(
         &mut self,
         sequence: u64,
@@ -286,7 +298,8 @@ impl Requester {
         corrupt.filter(|_| is_asked_for || elapsed >= self.round_trip.timeout_least())
     }
 
-    /// The requester retransmits a packet whose first transmission was captured with a wrong ICRC only.
+    /// The requester retransmits a packet whose first transmission was captured with a wrong ICRC
+    /// only.
     pub(super) fn resend_corrupt<S: Sink>(
         &mut self,
         CorruptRequest { sequence, frame, time }: CorruptRequest,

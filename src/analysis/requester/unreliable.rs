@@ -1,4 +1,5 @@
-//! UC and UD: nothing is acknowledged, so all that can be known is what was sent, and which PSNs are missing.
+//! UC and UD: nothing is acknowledged, so all that can be known is what was sent, and which PSNs
+//! are missing.
 
 use super::losses::{Loss, Sign};
 use super::progress::Seen;
@@ -189,7 +190,8 @@ impl Requester {
             self.is_dropping = false;
         } else if self.messages.is_empty() && !is_first {
             if !self.is_dropping {
-                // The start of this message is missing; it is counted once, with what there is of it.
+                // The start of this message is missing; it is counted once, with what there is of
+                // it.
                 self.messages.handle_packet(sequence, 1, packet, info);
                 self.count_begun(info.operation);
                 scene.budget.messages += 1;

@@ -1,4 +1,4 @@
-//! What was lost, and on which side of the capture point.
+//! Losses on either side of the capture point.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Where messages begin and end, and how.
+//! Begins, ends and outcomes of messages.
 
 use super::*;
 
@@ -165,7 +165,8 @@ fn read_of_unknown_size_may_be_retransmitted() {
 
 #[test]
 fn size_of_a_read_that_was_guessed_is_corrected() {
-    // Behind a READ of three packets of 4096 bytes, three PSNs are missing: it could as well be one of six of 2048.
+    // Behind a READ of three packets of 4096 bytes, three PSNs are missing: it could as well be one
+    // of six of 2048.
     for (length, missing) in [(12_000, 13..16), (12_000, 13..14)] {
         let mut script = Script::new();
         script.send(9);
@@ -207,7 +208,8 @@ fn read_that_is_delivered_twice_is_one_copy() {
     let mut script = Script::new();
     script.read(10, 4 * MTU);
     script.read_responses(10..=13, MTU);
-    // The responder has it once more, and answers in full; the network doubles one of these responses.
+    // The responder has it once more, and answers in full; the network doubles one of these
+    // responses.
     let ack = Answer::Ack(Credits::UNLIMITED);
     script.answer(Opcode::RC_RDMA_READ_RESPONSE_FIRST, 10, MTU, ack);
     for psn in [11, 11, 12] {

@@ -18,7 +18,7 @@ use crate::wire::{Bits, Gid, IcrcVerdict, Msn, Opcode, Operation, Psn, Qpn, RKey
 /// The path MTU of scripts.
 const MTU: u32 = 1024;
 
-/// Everything that an analysis tells.
+/// Records all that an analysis tells.
 #[derive(Default)]
 struct Recorder {
     notes: Vec<(u64, PacketNote)>,
@@ -51,7 +51,7 @@ struct Pair {
 const PAIR: Pair = Pair { hosts: [1, 2], qps: [0x11, 0x12] };
 
 impl Pair {
-    /// The same connection, seen from the other end.
+    /// Returns the connection with its ends exchanged.
     fn reversed(self) -> Self {
         let ([a, b], [c, d]) = (self.hosts, self.qps);
         Self { hosts: [b, a], qps: [d, c] }
@@ -77,7 +77,7 @@ impl Script {
         Self { analysis, told, pair: PAIR, nanos: 1_000_000_000, frame: 0 }
     }
 
-    /// What follows happens on another connection.
+    /// Continues on another connection.
     fn on(&mut self, pair: Pair) -> &mut Self {
         self.pair = pair;
         self
@@ -201,7 +201,7 @@ impl Script {
         }
     }
 
-    /// Such responses once more.
+    /// The responses of a READ at these PSNs once more.
     fn read_responses_again(&mut self, psns: core::ops::RangeInclusive<u32>) {
         self.answer_read(psns, MTU);
     }

@@ -1,4 +1,4 @@
-//! Which queue pairs belong together.
+//! Pairing of queue pairs.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What the report says: findings about marks, sizes and silences, set-ups, and limits.
+//! Contents of the report: findings about marks, sizes and silences, set-ups, and limits.
 
 use super::*;
 use crate::wire::Service;

@@ -326,7 +326,8 @@ fn late_response_does_not_hide_the_one_that_is_missing_behind_it() {
     script.read(10, MTU);
     script.read(11, MTU);
     script.read(12, MTU);
-    // The response to PSN 10 is late, the one to PSN 11 is lost. The requester goes back for the one to PSN 12.
+    // The response to PSN 10 is late, the one to PSN 11 is lost. The requester goes back for the
+    // one to PSN 12.
     script.read_responses(12..=12, MTU);
     script.read_responses(10..=10, MTU);
     assert_eq!(script.read(10, MTU).retransmission, Some(RetransmissionCause::ImpliedNak));

@@ -1,4 +1,4 @@
-//! What findings share, and the matrix of hosts, as text.
+//! Groups of findings, and the matrix of hosts, as text.
 
 use super::paint::{Paint, Style, columns, pad, wrap};
 use super::report::WRAP_WIDTH;

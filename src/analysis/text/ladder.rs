@@ -1,5 +1,5 @@
-//! One connection in the terminal: a line per packet, the packets of its first end to the right, those of the other to
-//! the left.
+//! One connection in the terminal: a line per packet, the packets of its first end to the right,
+//! those of the other to the left.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
@@ -20,15 +20,15 @@ use crate::wire::{IcrcVerdict, Opcode};
 /// A silence shorter than this is never marked.
 const SILENCE_MIN_NANOS: u64 = 1_000_000;
 
-/// A silence that is marked is at least this many times the median latency of messages; where that is not known, the mean
-/// time between packets.
+/// A silence that is marked is at least this many times the median latency of messages; where that
+/// is not known, the mean time between packets.
 const SILENCE_TIMES: u64 = 10;
 
 /// Packets after the first of a run that are shown before they are folded.
 const RUN_SHOWN: usize = 3;
 
-/// The lost packets of a capture, which a ladder must know before it shows them: the first pass over the capture
-/// collects them.
+/// The lost packets of a capture, which a ladder must know before it shows them: the first pass
+/// over the capture collects them.
 #[derive(Clone, Debug, Default)]
 pub struct LossList {
     notes: Vec<LossNote>,
@@ -129,7 +129,7 @@ struct Line {
     is_lost: bool,
 }
 
-/// What the packets of a run have in common.
+/// Properties that the packets of a run have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RunKey {
     sender: usize,
@@ -152,7 +152,8 @@ struct Run {
 /// Packets of a round that are compared with those of the round before.
 const ROUND_MAX: usize = 64;
 
-/// The packets between two silences: where a requester retransmits the same ones over and over, rounds are alike.
+/// The packets between two silences: where a requester retransmits the same ones over and over,
+/// rounds are alike.
 #[derive(Clone, Debug, Default)]
 struct Round {
     /// PSN and kind of its packets; nothing if they are too many.
@@ -174,7 +175,8 @@ struct Repeats {
 }
 
 impl<'a> Ladder<'a> {
-    /// A ladder of connection `flow`; nothing if there is no such connection. `full` unfolds runs of equal packets.
+    /// A ladder of connection `flow`; nothing if there is no such connection. `full` unfolds runs
+    /// of equal packets.
     pub fn new(
         report: &'a Report,
         flow: FlowNumber,
@@ -486,7 +488,8 @@ impl Sink for Ladder<'_> {
 }
 
 impl Ladder<'_> {
-    /// Adds a packet to the round, which can be compared with others as long as it is short and has nothing special.
+    /// Adds a packet to the round, which can be compared with others as long as it is short and has
+    /// nothing special.
     fn add_to_round(&mut self, packet: Option<(u32, RunKey)>) {
         match (&mut self.round.packets, packet) {
             (Some(packets), Some(packet)) if packets.len() < ROUND_MAX => packets.push(packet),
@@ -495,7 +498,7 @@ impl Ladder<'_> {
     }
 }
 
-/// What a packet is, without the service, which the heading tells.
+/// Returns the name of a packet without the service, which the heading tells.
 fn label(facts: &PacketFacts, note: &PacketNote) -> String {
     match (note.role, facts.aeth.map(|(syndrome, _)| syndrome.answer())) {
         (PacketRole::Ack, _) => return "ACK".into(),

@@ -1,6 +1,6 @@
 //! Widths and colors of a terminal.
 
-/// How text looks.
+/// Style of text.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Style {
     /// Columns of the terminal; nothing where lines may have any length.
@@ -9,16 +9,16 @@ pub struct Style {
     pub color: bool,
 }
 
-/// What a color means.
+/// Meaning of a color.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Paint {
-    /// Something failed or was lost.
+    /// A failure or a loss.
     Bad,
-    /// Something was repaired or is suspect.
+    /// A repair or a suspicion.
     Warn,
-    /// What the eye should find.
+    /// Emphasized text.
     Strong,
-    /// What the eye may skip.
+    /// Text of little importance.
     Dim,
 }
 
@@ -51,7 +51,8 @@ pub(super) fn pad(text: &str, width: usize, out: &mut String) {
     out.extend(core::iter::repeat_n(' ', width.saturating_sub(columns(text))));
 }
 
-/// Breaks text into lines of at most `width` columns, at spaces; a longer word has a line of its own.
+/// Breaks text into lines of at most `width` columns, at spaces; a longer word has a line of its
+/// own.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

@@ -13,10 +13,10 @@ use crate::decode::{Printable, address_text};
 /// Frames that a finding's line names; its command names them too.
 const FRAMES_SHOWN: usize = 8;
 
-/// Where lines break if the width of the terminal is not known.
+/// Maximum width of lines if that of the terminal is not known.
 pub(super) const WRAP_WIDTH: usize = 100;
 
-/// How a report for people looks.
+/// Style of a report for people.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReportStyle {
     /// Width and colors.
@@ -100,7 +100,7 @@ impl ReportStyle {
     }
 }
 
-/// What was captured, where and for how long.
+/// Writes the files, the times and the amount of the capture.
 fn write_capture(capture: &CaptureFacts, style: &Style, out: &mut String) {
     let span = capture.duration_nanos();
     let rate = rate(capture.bytes, span).map_or_else(String::new, |rate| format!(", {rate}"));

@@ -9,7 +9,7 @@ pub(super) struct Column {
     pub(super) align: Align,
 }
 
-/// Where the text of a cell stands.
+/// Alignment of the text of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Align {
     Left,
@@ -36,8 +36,8 @@ impl Cell {
 /// Spaces between two columns.
 const GAP: usize = 2;
 
-/// Appends a table. Where a row is wider than the terminal, its first `lead` cells have a line of their own and the
-/// others stand below them.
+/// Appends a table. Where a row is wider than the terminal, its first `lead` cells have a line of
+/// their own and the others stand below them.
 pub(super) fn write_table(
     columns: &[Column],
     lead: usize,

@@ -12,7 +12,8 @@ pub(crate) fn bytes(bytes: u64) -> String {
     scaled(bytes as f64, 1000.0, &["B", "kB", "MB", "GB", "TB", "PB", "EB"])
 }
 
-/// Bits per second of so many bytes in so many nanoseconds: `9.41 Gb/s`; nothing for no time at all.
+/// Bits per second of so many bytes in so many nanoseconds: `9.41 Gb/s`; nothing for no time at
+/// all.
 pub(crate) fn rate(bytes: u64, nanos: u64) -> Option<String> {
     let bits_per_second = (nanos > 0).then(|| bytes as f64 * 8e9 / nanos as f64)?;
     Some(scaled(bits_per_second, 1000.0, &["b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s", "Pb/s"]))

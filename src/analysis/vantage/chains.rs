@@ -1,5 +1,4 @@
-//! Which sighting of a packet follows which: the copies of one flow at two capture points are
-//! aligned by their order.
+//! Chains of sightings: the packets of one flow at two capture points are aligned by their order.
 //!
 //! A network keeps the order of a flow, save for the packets that are overtaken. So the packets
 //! that both points have in the same order are found first (a longest increasing subsequence, of
@@ -16,12 +15,12 @@ use crate::wire::Gid;
 /// One packet seen by one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sighting {
-    /// Where it is held.
+    /// Index of the held packet.
     pub(super) index: usize,
     pub(super) file: u16,
-    /// By the file's own clock.
+    /// Time by the file's own clock.
     pub(super) time: i64,
-    /// The same for equal packets.
+    /// Number that equal packets share.
     pub(super) identity: u32,
 }
 
@@ -55,11 +54,11 @@ impl Group {
 /// One packet on its way past the capture points.
 #[derive(Debug)]
 pub(super) struct Chain {
-    /// In the order of the path.
+    /// Sightings in the order of the path.
     pub(super) sightings: Vec<Sighting>,
-    /// The network made it.
+    /// Whether the network made it.
     pub(super) is_copy: bool,
-    /// It arrived out of order somewhere on its way.
+    /// Whether it arrived out of order somewhere on its way.
     pub(super) is_reordered: bool,
 }
 
@@ -74,9 +73,9 @@ impl Chain {
 pub(super) struct Hop {
     /// The shortest, by their own clocks.
     pub(super) least: i64,
-    /// How much of that is the difference of the clocks: no packet takes less.
+    /// Part of the shortest time that is the difference of the clocks: no packet takes less.
     pub(super) ahead: i64,
-    /// How much longer it is on average.
+    /// Mean time in excess of the shortest.
     pub(super) spread: i64,
 }
 
@@ -131,12 +130,12 @@ fn follow(chains: &mut Vec<Chain>, before: Option<u16>, here: &[Sighting], hop: 
     }
 }
 
-/// Where a sighting comes from.
+/// Origin of a sighting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
     /// The packet at this place of those that the file before saw.
     Sent(usize),
-    /// The same, but packets that it passed or that passed it arrived in another order.
+    /// The packet at this place, out of order: it passed packets, or packets passed it.
     Reordered(usize),
     /// The network made it of one that it delivered besides.
     Copy,
@@ -189,8 +188,9 @@ fn orders(here: &[Sighting]) -> Vec<usize> {
     here.iter().map(order).collect()
 }
 
-/// The places of a packet's transmissions that the sighting `order`, counted from 0 among equal ones, can be of: the latest
-/// that can have arrived by then, and those whose turn it is if a queue held them back.
+/// The places of a packet's transmissions that the sighting `order`, counted from 0 among equal
+/// ones, can be of: the latest that can have arrived by then, and those whose turn it is if a queue
+/// held them back.
 fn candidates<'p>(
     places: &'p [usize],
     sent: &[Sent],
@@ -297,10 +297,10 @@ struct Pair {
     score: i128,
 }
 
-/// One more match counts for more than all delays...
+/// Score of a match: one more counts for more than all delays.
 const MATCH: i128 = 1 << 80;
 
-/// ... and so does that a packet did not come earlier than others can.
+/// Penalty of a packet that arrives earlier than others can: it counts for more than all delays.
 const EARLY: i128 = 1 << 70;
 
 /// The best score at any place before one, and the number of its pair: a Fenwick tree.
@@ -327,17 +327,17 @@ impl PrefixBest {
     }
 }
 
-/// How much the clocks of two files may be off.
+/// Maximum error of the difference of two files' clocks.
 const SLACK_NANOS: i64 = 2_000;
 
-/// How much earlier than expected a packet may be: the shortest time on the way is known from other
-/// packets.
+/// Maximum time that a packet may be earlier than expected: the shortest transit is known from
+/// other packets.
 const EARLY_NANOS_MAX: i64 = 1_000_000;
 
 /// The error of an estimated offset and of an estimated transit.
 const ROUNDING_NANOS: i64 = 2;
 
-/// How soon a copy follows its packet, if others of the flow are between.
+/// Maximum distance of a copy from its packet, if others of the flow are between.
 pub(super) const COPY_NANOS: i64 = 1_000;
 
 #[cfg(test)]

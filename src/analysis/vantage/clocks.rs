@@ -1,9 +1,11 @@
-//! What the clocks of the files differ by, and in which order the files see what one host sends to another.
+//! Differences of the files' clocks, and the order in which the files see packets from one host to
+//! another.
 //!
-//! From file `f` to file `g` a packet takes `transit + offset` by their clocks; a packet of the other direction takes
-//! `offset − transit`. So half the sum of the shortest times of both directions is the offset, if the shortest transits of
-//! both directions are the same, which is assumed; and the direction with the greater time passes `f` first. With packets of
-//! one direction only, the clocks are assumed to be right.
+//! From file `f` to file `g` a packet takes `transit + offset` by their clocks; a packet of the
+//! other direction takes `offset − transit`. So half the sum of the shortest times of both
+//! directions is the offset, if the shortest transits of both directions are the same, which is
+//! assumed; and the direction with the greater time passes `f` first. With packets of one direction
+//! only, the clocks are assumed to be right.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -12,7 +14,7 @@ use super::super::limits::{VANTAGE_CANDIDATES_MAX, VANTAGE_DIRECTIONS_MAX};
 use super::chains::{Group, Hop};
 use crate::wire::Gid;
 
-/// From one host to another.
+/// Source and destination host.
 pub(super) type Direction = (Gid, Gid);
 
 /// Differences of two files' times for the same packets of one direction.
@@ -22,9 +24,9 @@ struct Difference {
     max: i64,
     sum: i128,
     count: u64,
-    /// In which window the packets were.
+    /// Window that the packets were in.
     window: u64,
-    /// Of a packet that was seen more than once.
+    /// Whether it is that of a packet that was seen more than once.
     is_rough: bool,
 }
 
@@ -36,7 +38,8 @@ fn is_once(group: &Group) -> bool {
     group.sightings.len() == group.files().count_ones() as usize
 }
 
-/// By pair of files, the lower one first: the differences of their times, for each sighting of one and each of the other.
+/// Returns the differences of times for each sighting of one file and each of another, by pair of
+/// files, the lower one first.
 fn differences_of(group: &Group) -> impl Iterator<Item = ((u16, u16), i64)> {
     let all = &group.sightings;
     let later = move |a: &super::chains::Sighting| {
@@ -94,9 +97,9 @@ impl Difference {
 
 #[derive(Clone, Debug)]
 pub(super) struct Clocks {
-    /// By direction and pair of files, the lower one first: its time subtracted from the other's.
+    /// Time of the lower file subtracted from that of the other, by direction and pair of files.
     differences: HashMap<Direction, BTreeMap<(u16, u16), Difference>>,
-    /// How far each file is ahead of the first file that it can be compared with.
+    /// Time by which each file is ahead of the first file that it can be compared with.
     offsets: Vec<Option<i64>>,
     window: u64,
 }
@@ -106,7 +109,7 @@ impl Clocks {
         Self { differences: HashMap::new(), offsets: vec![None; files], window: 0 }
     }
 
-    /// How far each file's clock is ahead of that of the first file, where it is known.
+    /// Returns the time by which each file's clock is ahead of that of the first file, where known.
     pub(super) fn offsets(&self) -> &[Option<i64>] {
         &self.offsets
     }
@@ -147,9 +150,10 @@ impl Clocks {
         }
     }
 
-    /// Takes the packets that a file saw more than once, for directions and files of which nothing better is known. Which sightings are
-    /// of the same transmission is not known: but the right difference occurs in every group, and others differ. If several
-    /// occur as often, it is the one that is nearest to that of the other direction, or of packets of other hosts, or to any
+    /// Takes the packets that a file saw more than once, for directions and files of which nothing
+    /// better is known. Which sightings are of the same transmission is not known: but the right
+    /// difference occurs in every group, and others differ. If several occur as often, it is the
+    /// one that is nearest to that of the other direction, or of packets of other hosts, or to any
     /// that is possible for the other direction.
     pub(super) fn add_repeated<'g>(&mut self, groups: impl Iterator<Item = &'g Group>) {
         let mut candidates: BTreeMap<[[u8; 16]; 2], Candidates> = BTreeMap::new();
@@ -193,7 +197,8 @@ impl Clocks {
         }
     }
 
-    /// The difference of two files' times for packets that each saw once, of the direction that has most of them.
+    /// The difference of two files' times for packets that each saw once, of the direction that has
+    /// most of them.
     fn usual(&self, files: (u16, u16)) -> Option<i64> {
         let all = self.differences.values().filter_map(|pairs| pairs.get(&files));
         let once = all.filter(|difference| !difference.is_rough);
@@ -268,8 +273,8 @@ impl Clocks {
         pairs.into_iter().flatten().fold(0, |files, ((a, b), _)| files | 1 << a | 1 << b)
     }
 
-    /// Which of two files sees the packets of a direction first: the one that sees those of the other direction last, where
-    /// nothing else is known.
+    /// Returns which of two files sees the packets of a direction first: the one that sees those of
+    /// the other direction last, if nothing else is known.
     pub(super) fn order(&self, direction: Direction, a: u16, b: u16) -> Ordering {
         let there = self.transit(direction, a, b);
         let back = || self.transit((direction.1, direction.0), b, a);

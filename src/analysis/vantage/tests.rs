@@ -204,8 +204,8 @@ fn window_is_bounded_in_packets_and_in_time() {
 
 #[test]
 fn clocks_are_known_from_packets_that_were_retransmitted() {
-    // File 1 is 2.5 ms behind. What host 1 sends first is lost; that it was seen 1.1 ms before would be nearer to no
-    // difference of the clocks.
+    // File 1 is 2.5 ms behind. What host 1 sends first is lost; that it was seen 1.1 ms before
+    // would be nearer to no difference of the clocks.
     let all = vec![
         seen(1, 7_000_000, 1, 77),
         seen(0, 10_000_000, 1, 5),
@@ -223,7 +223,8 @@ fn clocks_are_known_from_packets_that_were_retransmitted() {
 
 #[test]
 fn packet_that_was_on_its_way_when_the_next_file_ended_is_not_lost() {
-    // Packets take 4 µs, one takes 20. The second file ends with PSN 30; PSN 31 to 33 were sent before that.
+    // Packets take 4 µs, one takes 20. The second file ends with PSN 30; PSN 31 to 33 were sent
+    // before that.
     let mut all: Vec<PacketFacts> =
         (0..34).map(|n| seen(0, 1_000 * (1 + n), 1, n as u32)).collect();
     let arrival = |n: u64| 1_000 * (1 + n) + if n == 10 { 20_000 } else { 4_000 };
