@@ -118,8 +118,10 @@ impl Missing<'_> {
             // Nothing is cut, and nothing is so much that it is beyond a limit.
             Undecided::Cut | Undecided::BeyondLimits | Undecided::Unsupported => return false,
             // Which queue pairs are one connection, later packets tell, too.
-            Undecided::OneDirection => {
-                return self.0.iter().any(|(connection, _)| *connection == frame.connection);
+            Undecided::OneDirection
+                if self.0.iter().any(|(connection, _)| *connection == frame.connection) =>
+            {
+                return true;
             }
             _ => {}
         }

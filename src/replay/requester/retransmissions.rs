@@ -154,11 +154,12 @@ impl Requester {
             now <= nak.time.saturating_add(REACTION_NANOS)
                 && (nak.from..=nak.until).contains(&sequence)
         });
-        if is_reaction
-            || self.is_asked_for(sequence, record)
-            || self.has_settled_cause(sequence, record, now)
-        {
+        if self.is_asked_for(sequence, record) {
             return (Repeat::Rewind(Cause::Loss), Ok(None));
+        }
+        if is_reaction || self.has_settled_cause(sequence, record, now) {
+            // Progress since then lets it count anew.
+            return (Repeat::Rewind(Cause::Unknown), Ok(None));
         }
         if let Some(rnr) = self.settled_rnr_of(sequence, record)
             && early(&rnr, now).is_none()

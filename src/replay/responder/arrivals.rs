@@ -30,15 +30,13 @@ pub(super) struct Arrivals {
     is_refused: bool,
     /// Gaps that were not reported yet.
     gaps: VecDeque<Gap>,
-    /// Whether it is known what it expects: it answered anything, or its first request was
-    /// captured.
+    /// Whether it answered anything.
     is_alive: bool,
 }
 
 impl Arrivals {
-    /// A request arrives. With `is_first` it is the one with which the connection begins.
-    pub(super) fn request(&mut self, seq: u64, span: u64, frame: u64, is_first: bool) {
-        self.is_alive |= is_first && self.expected.is_none();
+    /// A request arrives.
+    pub(super) fn request(&mut self, seq: u64, span: u64, frame: u64) {
         let expected = *self.expected.get_or_insert(seq);
         if seq > expected && !self.is_refused {
             self.is_refused = true;

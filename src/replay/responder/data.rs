@@ -56,6 +56,9 @@ impl Track {
             && msn != expected
             && !(repeats > 0 && self.may_count(msn))
         {
+            if self.corrects_msn(msn, expected) {
+                return undecided(Undecided::BeforeCapture);
+            }
             if self.may_answer_unseen(msn) {
                 return undecided(Undecided::Network);
             }
@@ -114,8 +117,10 @@ impl Track {
             .starts(asked, it.seq)
             .any(|start| it.info.position == position(asked, start, it.seq))
         {
-            if it.info.position.begins() && it.seq > asked.request.seq && !self.is_complete {
-                // It may answer a duplicate that was not captured.
+            // It may answer a duplicate that was not captured, or a request that began earlier.
+            let is_again = it.info.position.begins() && it.seq > asked.request.seq;
+            let is_inside = !it.info.position.begins() && it.seq == self.since;
+            if !self.is_complete && (is_again || is_inside) {
                 return undecided(Undecided::MissingPackets);
             }
             let nth = it.seq - asked.request.seq + 1;

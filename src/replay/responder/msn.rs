@@ -16,12 +16,11 @@ impl Track {
     pub(super) fn check_msn(&mut self, it: &Captured<'_>, frames: &[u64]) -> Option<Verdict> {
         let msn = it.msn?;
         if self.adopts_msn {
-            let may_be_repeated = self.has_repeats || !self.is_complete;
-            if msn != self.msn && may_be_repeated && self.counts_ahead(msn) {
-                // The answer to a duplicate may have the MSN of its request, or the present one.
-                return undecided(Undecided::BeforeCapture);
-            }
             self.adopts_msn = false;
+            // The answer to a duplicate may have the MSN of its request, or the present one.
+            let may_be_repeated = self.has_repeats || !self.is_complete;
+            let is_ahead = may_be_repeated && self.counts_ahead(msn);
+            self.msn_slack = if is_ahead { msn.since(self.msn) } else { 0 };
             if msn == self.msn {
                 return None;
             }
@@ -30,16 +29,36 @@ impl Track {
                 return Some(self.wrong_msn(it, msn, frames));
             }
             // The connection is older than the capture.
-            let offset = u32::try_from(msn.since(self.msn) & 0xff_ffff).unwrap_or(0);
-            self.msn_offset = self.msn_offset.wrapping_add(offset) & 0xff_ffff;
-            self.history.clear();
-            for asked in &mut self.asked {
-                asked.msn = asked.msn.plus(offset);
-            }
-            self.msn = msn;
+            self.move_msn(msn.since(self.msn));
+            return undecided(Undecided::BeforeCapture);
+        }
+        if self.corrects_msn(msn, self.msn) {
             return undecided(Undecided::BeforeCapture);
         }
         (msn != self.msn).then(|| self.wrong_msn(it, msn, frames))
+    }
+
+    /// Takes the MSN that was adopted for one that counted later requests, too, if that explains
+    /// this one. Returns whether it does.
+    pub(super) fn corrects_msn(&mut self, msn: Msn, expected: Msn) -> bool {
+        let behind = expected.since(msn);
+        let is_it = (1..=self.msn_slack).contains(&behind);
+        if is_it {
+            self.move_msn(-behind);
+            self.msn_slack = 0;
+        }
+        is_it
+    }
+
+    /// Counts so many requests more, or less.
+    fn move_msn(&mut self, by: i32) {
+        let offset = u32::try_from(by & 0xff_ffff).unwrap_or(0);
+        self.msn_offset = self.msn_offset.wrapping_add(offset) & 0xff_ffff;
+        self.history.clear();
+        for asked in &mut self.asked {
+            asked.msn = asked.msn.plus(offset);
+        }
+        self.msn = self.msn.plus(offset);
     }
 
     fn wrong_msn(&self, it: &Captured<'_>, msn: Msn, frames: &[u64]) -> Verdict {

@@ -38,7 +38,7 @@ impl Track {
         if let Some(arrivals) = &mut self.arrivals
             && facts.sightings.lost.is_none()
         {
-            arrivals.request(seq, span, facts.frame, self.first_psn == Some(facts.psn));
+            arrivals.request(seq, span, facts.frame);
         }
         let at = (facts.frame, facts.time);
         let Some(mut request) = Pending::new(seq, span, at, info, input.packet, facts.payload_len)

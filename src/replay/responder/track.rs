@@ -136,7 +136,7 @@ pub(super) struct Track {
     pub(super) least_mtu: u32,
     pub(super) pkey: Option<PKey>,
     /// First PSN, if the set-up of its connection was captured.
-    pub(super) first_psn: Option<Psn>,
+    first_psn: Option<Psn>,
     pub(super) state: State,
     /// The engine's queue pair, from the first request on that is executed.
     pub(super) target: Option<Box<Target>>,
@@ -149,6 +149,8 @@ pub(super) struct Track {
     pub(super) msn_offset: u32,
     /// Whether that is not known.
     pub(super) adopts_msn: bool,
+    /// Requests that the MSN that was adopted may count beyond the one that it answered.
+    pub(super) msn_slack: i32,
     /// The MSN of the last request that was executed, as captured ones count.
     pub(super) msn: Msn,
     /// Whether the next request may be in the middle of a message whose beginning was not captured.
@@ -357,6 +359,7 @@ impl Track {
         (self.epsn, self.since, self.state) = (seq, seq, State::Known);
         (self.msn_offset, self.msn) = (0, Msn::new(0));
         self.adopts_msn = self.first_psn != Some(psn);
+        self.msn_slack = 0;
         (self.reported, self.rnrs) = (None, 0);
         (self.in_message, self.is_message_open) = (true, false);
         self.asked.clear();
