@@ -127,7 +127,7 @@ impl ResponseRuns {
                 let head = *next..sequence;
                 *next = sequence + 1;
                 self.expect_late(head.clone());
-                self.disorder.advance(!self.missing.is_empty());
+                self.disorder.advance(head.end - head.start);
                 return Arrival::Due(Missing { head, ..Missing::default() });
             }
             // A request that is repeated is answered behind all of the present run.
@@ -159,7 +159,7 @@ impl ResponseRuns {
         let head = run.first..sequence;
         self.expect_late(tail.clone());
         self.expect_late(head.clone());
-        self.disorder.advance(!self.missing.is_empty());
+        self.disorder.advance(tail.end - tail.start + head.end - head.start);
         Arrival::Due(Missing { tail, unanswered, head })
     }
 

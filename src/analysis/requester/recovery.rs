@@ -7,6 +7,7 @@ use super::limits::NAKS_MAX;
 use super::losses::OpenLoss;
 use super::records::{Record, RecordFlags};
 use super::{PacketFacts, Requester, RetransmissionCause};
+use crate::observe::disorder::Disorder;
 use crate::observe::round_trip::RoundTrip;
 use crate::observe::timing::TIMEOUT_NANOS_LEAST;
 
@@ -153,6 +154,7 @@ pub(super) struct Tentative {
     /// The state before it.
     pub(super) before: Recovery,
     pub(super) round_trip: RoundTrip,
+    pub(super) disorder: Disorder,
     /// Consecutive packets, one at least.
     pub(super) packets: Vec<TentativePacket>,
     /// The sequence number behind them.
@@ -250,6 +252,7 @@ impl Requester {
         }
         self.recovery.restore(tentative.before, tentative.time);
         self.round_trip.restore_timeout(&tentative.round_trip);
+        self.progress.disorder = tentative.disorder;
         for TentativePacket { record: before, wire_len, frame } in tentative.packets {
             let (sequence, bytes) = (before.sequence, u64::from(wire_len));
             let counter = retransmitted_mut(&mut self.statistics, tentative.cause);

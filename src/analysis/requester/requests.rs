@@ -61,8 +61,7 @@ impl Requester {
             }
         } else if sequence < self.next() {
             let cause = self.recovery.pass_cause.unwrap_or(RetransmissionCause::Timeout);
-            let is_gap = sequence > self.recovery.cursor || self.progress.skips > 0;
-            self.progress.disorder.advance(is_gap);
+            self.progress.disorder.advance(sequence - self.recovery.cursor);
             if self.tentative.is_none() {
                 self.tentative = self.tentative_of(sequence, span, cause, packet);
             }
@@ -132,6 +131,7 @@ impl Requester {
             Box::new(Tentative {
                 before: self.recovery.clone(),
                 round_trip: self.round_trip,
+                disorder: self.progress.disorder,
                 packets: vec![TentativePacket { record, wire_len, frame }],
                 end,
                 cause,
@@ -220,6 +220,7 @@ impl Requester {
         flags.set(RecordFlags::ACK_REQUEST, packet.ack_request);
         flags.set(RecordFlags::LATE, verdict.reordered);
         if sequence >= self.next() {
+            self.progress.disorder.advance(sequence - self.next());
             if sequence > self.next() {
                 let skipped = u32::try_from(sequence - self.next()).unwrap_or(u32::MAX);
                 self.progress.gaps += u64::from(skipped);
@@ -244,7 +245,6 @@ impl Requester {
                 Record { sequence, span, digest, time, frame, pass, transmissions, missing, flags };
             self.push_record(record, scene);
             self.progress.new_packets += 1;
-            self.progress.disorder.advance(self.progress.gaps > 0);
             self.progress.space.set_next(sequence + u64::from(span));
             self.recovery.cursor = self.next();
         } else {

@@ -391,10 +391,8 @@ impl Requester {
                 verdict.duplicate = requests < 2 && !packet.sightings.is_delivered;
                 return;
             }
-            if requests < 2 && !packet.sightings.is_delivered && !verdict.reordered {
-                verdict.reordered = true;
-                self.count_reordered(packet.frame);
-            }
+            // Counted where its place among those that are due shows that it is late.
+            verdict.reordered |= requests < 2 && !packet.sightings.is_delivered;
         } else if sequence > expected {
             self.reads.add_missing(expected..sequence);
             self.imply_nak(expected, packet);

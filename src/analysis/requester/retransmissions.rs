@@ -9,6 +9,7 @@ use super::losses::{Loss, Sign};
 use super::records::{Record, RecordFlags};
 use super::recovery::{Asked, NAK_REACTION_NANOS, Trigger};
 use super::{Evidence, PacketFacts, Requester, RetransmissionCause, Scene, Sink, Verdict};
+use crate::observe::disorder::Disorder;
 use crate::observe::timing::{RTT_NANOS_LEAST, TIMEOUT_NANOS_LEAST};
 use crate::observe::transmissions::Spanning;
 use crate::wire::OpcodeInfo;
@@ -251,7 +252,7 @@ impl Requester {
         }
         self.recovery.attempts += 1;
         self.recovery.attempt_time = now;
-        self.progress.disorder.advance(false);
+        self.progress.disorder = Disorder::default();
         self.begin_recovery();
         self.messages.reopen_reads(sequence);
         if used.is_some_and(|used| matches!(used.asked, Asked::Late | Asked::Replayed)) {

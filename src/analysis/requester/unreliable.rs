@@ -115,7 +115,7 @@ impl Requester {
             self.forget_unreliable(is_datagram, scene);
         }
         self.progress.space.set_next(sequence + 1);
-        self.progress.disorder.advance(self.progress.gaps > 0);
+        self.progress.disorder.advance(skipped);
         self.recovery.cursor = sequence + 1;
     }
 
