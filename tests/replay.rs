@@ -11,6 +11,9 @@
 mod fleet;
 #[path = "common/process.rs"]
 mod process;
+#[path = "common/tmp.rs"]
+#[allow(dead_code, unreachable_pub, reason = "others use the rest")]
+mod tmp;
 
 use std::net::Ipv4Addr;
 
@@ -19,6 +22,7 @@ use roce::capture::PcapWriter;
 use roce::replay::{Counts, Options, ReplayReport, Style, Undecided, replay_capture};
 use roce::time::Instant;
 use roce::wire::{BthRepr, Gid, ICRC_ROOM, LinkType, Opcode, Path, Psn, Qpn};
+use tmp::Scratch;
 
 /// The hand-made connection manager of a capture.
 const RAW_PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
@@ -133,28 +137,6 @@ fn printed(arguments: &[&str]) -> String {
     let roce =
         Command::new(env!("CARGO_BIN_EXE_roce")).arg("replay").args(arguments).output().unwrap();
     String::from_utf8(roce.stdout).unwrap()
-}
-
-/// A file that is removed in the end.
-struct Scratch(std::path::PathBuf);
-
-impl Scratch {
-    fn new(name: &str, bytes: &[u8]) -> Self {
-        let name = format!("roce-replay-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::write(&path, bytes).unwrap();
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 #[test]

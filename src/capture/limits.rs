@@ -41,8 +41,8 @@ pub const MAX_WRITTEN: u32 = 262_144;
 
 /// Longest packet that a record may have to be taken for the first sound one behind damage.
 ///
-/// What libpcap and Wireshark read at most; a search that trusted larger claims would look further
-/// ahead than the buffer reaches.
+/// libpcap and Wireshark read no longer ones, and a search that trusted larger claims would look
+/// further ahead than the buffer reaches.
 pub(super) const MAX_RESYNC: u32 = MAX_WRITTEN;
 
 /// Longest pcapng block that is taken for the first sound one behind damage: such a packet, and as

@@ -95,7 +95,7 @@ impl<R: Read> Merge<R> {
     ///
     /// # Errors
     ///
-    /// What [`Reader::next`] reports of one file, with that file's position. An error ends at most
+    /// Returns the errors of [`Reader::next`] with the position of the file. An error ends at most
     /// its own file: ask again, and the others go on.
     #[expect(clippy::should_implement_trait, reason = "as with `Reader::next`, records are lent")]
     #[inline]

@@ -113,8 +113,8 @@ impl Pcapng {
         self.drops.total()
     }
 
-    /// Takes note of the statistics of an interface, whose block is at the front of the buffer.
-    /// What is damaged is not: to pass over the block names it.
+    /// Adds the statistics of an interface, whose block is at the front of the buffer. A damaged
+    /// block adds nothing here; skipping it reports the damage.
     fn note_drops<R: Read>(&mut self, buffer: &mut Buffer<R>, block: Block) -> Result<(), Error> {
         let size = block.length as usize;
         if size > STATISTICS_MAX {

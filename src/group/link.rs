@@ -12,8 +12,8 @@
 //! A request changes nothing: a connection that works is replaced when the new one is established
 //! and the peer has proved who it is, over that connection.
 //!
-//! What a peer's NIC has acknowledged the peer's program gets: when a connection is lost, what has
-//! arrived by it is kept for the program. So a server may end as soon as all its messages are
+//! A peer's program gets every message that its NIC has acknowledged: when a connection is lost,
+//! the messages that have arrived by it are kept for the program. So a server may end as soon as all its messages are
 //! acknowledged. Until then it goes on as before: a connection that is lost is made again. Then it
 //! tells its peer that it has left, behind all messages.
 //!
@@ -23,14 +23,19 @@
 //!
 //! There is no IO here: tests run links on simulated connections.
 
+mod backoff;
+mod ending;
+
 use std::collections::VecDeque;
 use std::time::Duration;
+
+pub(super) use backoff::Backoff;
+use ending::{Ending, Parting};
 
 use super::counters::Counter;
 use super::hello::{Hello, Nonce};
 use super::limits::{CHANGES_MAX, PARTING_MAX, PAST_MAX, UNPOLLED_MAX};
 use crate::net::Unconsumed;
-use crate::random::Random;
 use crate::time::Instant;
 
 /// A connection, as a link uses it.
@@ -172,25 +177,6 @@ enum State<P> {
     Closed,
 }
 
-/// The end of the own group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
-    Open,
-    /// Posted messages are to be delivered; if the peer was connected, it is told of the end.
-    Closing {
-        was_connected: bool,
-    },
-    /// The link has ended.
-    Done,
-}
-
-/// A connection whose peer has left, kept so that its NIC acknowledges what the peer retransmits.
-#[derive(Debug)]
-struct Parting<P> {
-    pipe: P,
-    deadline: Instant,
-}
-
 /// A connection that is made, and what the peer said when it proved itself.
 #[derive(Debug)]
 pub(super) struct Made<P> {
@@ -198,36 +184,6 @@ pub(super) struct Made<P> {
     pub(super) hello: Hello,
     /// Number of messages that the peer has received of this incarnation.
     pub(super) received: u64,
-}
-
-/// Delay before the next attempt: it doubles, up to a bound, with jitter.
-#[derive(Debug)]
-pub(super) struct Backoff {
-    min: Duration,
-    max: Duration,
-    current: Duration,
-    due: Instant,
-    random: Random,
-}
-
-impl Backoff {
-    pub(super) fn new(min: Duration, max: Duration, seed: u64) -> Self {
-        let min = min.max(Duration::from_micros(1));
-        Self { min, max: max.max(min), current: min, due: Instant::ZERO, random: Random::new(seed) }
-    }
-
-    fn reset(&mut self, now: Instant) {
-        self.current = self.min;
-        self.delay(now);
-    }
-
-    fn delay(&mut self, now: Instant) {
-        let half = self.current / 2;
-        let nanos = u64::try_from(half.as_nanos()).unwrap_or(u64::MAX).max(1);
-        let jitter = Duration::from_nanos(self.random.next() % nanos);
-        self.due = now.saturating_add(half + jitter);
-        self.current = (self.current * 2).min(self.max);
-    }
 }
 
 /// A link. See the [module](self).
@@ -326,7 +282,7 @@ impl<P: Pipe> Link<P> {
             && matches!(self.state, State::Down)
             && self.ending != Ending::Done
             && self.has_room();
-        waits.then_some(self.backoff.due)
+        waits.then_some(self.backoff.due())
     }
 
     /// Whether what arrives by another connection can be kept when that is lost, too.
@@ -450,31 +406,6 @@ impl<P: Pipe> Link<P> {
         }
     }
 
-    /// Drops what was kept for a peer that has left.
-    fn leave(&mut self, now: Instant) {
-        self.backoff.current = self.backoff.max;
-        self.backoff.delay(now);
-        if self.has_left || self.peer == 0 {
-            return;
-        }
-        self.change(Change::Left { dropped: self.pending.len() });
-        self.has_left = true;
-        self.pending.clear();
-        self.unacknowledged = 0;
-    }
-
-    /// Ends the connection of a peer that has left, when that is known to have all acknowledgments,
-    /// or has gone. Returns whether there is none.
-    fn poll_parting(&mut self, now: Instant) -> bool {
-        let is_over = |Parting { pipe, deadline }: &mut Parting<P>| {
-            pipe.is_delivered() || pipe.has_failed() || now >= *deadline
-        };
-        if let Some(over) = self.parting.take_if(is_over) {
-            over.pipe.abort();
-        }
-        self.parting.is_none()
-    }
-
     /// Time has passed. Returns whether the peer counts as lost from now on.
     pub(super) fn handle_time(&mut self, now: Instant) -> bool {
         self.poll_parting(now);
@@ -497,74 +428,6 @@ impl<P: Pipe> Link<P> {
             _ if self.is_lost => Standing::Lost,
             _ => Standing::Disconnected,
         }
-    }
-
-    // The end of the own group.
-
-    /// No message is posted from now on: [`poll_close`](Self::poll_close) tells when those before
-    /// are delivered.
-    pub(super) fn begin_close(&mut self) {
-        if self.ending == Ending::Open {
-            let was_connected = matches!(self.state, State::Up(_));
-            self.ending = Ending::Closing { was_connected };
-        }
-    }
-
-    /// Whether [`begin_close`](Self::begin_close) was called.
-    pub(super) fn is_closing(&self) -> bool {
-        self.ending != Ending::Open
-    }
-
-    /// Whether nothing is left to do.
-    pub(super) fn is_done(&self) -> bool {
-        self.ending == Ending::Done
-    }
-
-    /// Goes on with the end. Returns whether nothing is left to do: all is delivered and the peer
-    /// knows, or it is gone.
-    pub(super) fn poll_close(&mut self, now: Instant) -> bool {
-        let Ending::Closing { was_connected } = self.ending else {
-            return self.is_done();
-        };
-        let has_parted = self.poll_parting(now);
-        let is_pumped = self.pump();
-        let is_done = match &self.state {
-            State::Up(pipe) => {
-                if is_pumped {
-                    pipe.close();
-                }
-                is_pumped && pipe.is_delivered()
-            }
-            State::Closed => true,
-            // The attempt ends soon.
-            State::Dialing => false,
-            State::Down => {
-                self.has_left || self.is_lost || self.unacknowledged == 0 && !was_connected
-            }
-        } && has_parted;
-        if is_done {
-            self.ending = Ending::Done;
-        }
-        is_done
-    }
-
-    /// Ends the link. Returns the messages that the peer is not known to have.
-    pub(super) fn close(&mut self) -> Vec<Vec<u8>> {
-        if let Some(parting) = self.parting.take() {
-            parting.pipe.abort();
-        }
-        let (mut kept, unacknowledged) = match std::mem::replace(&mut self.state, State::Closed) {
-            State::Up(pipe) if pipe.is_delivered() => return Vec::new(),
-            State::Up(pipe) => {
-                pipe.abort();
-                let Unconsumed { mut messages, unacknowledged } = pipe.unconsumed();
-                let unacknowledged = unacknowledged + self.pending.len();
-                messages.extend(self.pending.drain(..));
-                (messages, unacknowledged)
-            }
-            _ => (self.pending.drain(..).collect(), self.unacknowledged),
-        };
-        kept.split_off(kept.len().saturating_sub(unacknowledged))
     }
 
     /// Ends the connection, and keeps what the peer may not have received, unless it has left. Of a

@@ -9,8 +9,8 @@
 //! will have. The source port is that of the socket: a flow gets one of a few sockets, whose ports
 //! differ, so that a network with many ways can tell flows apart.
 //!
-//! What arrives is checked as far as the kernel tells what the headers were. Of IPv6 that is all.
-//! Of IPv4 it hides the identification, so the one that makes the ICRC right is looked for
+//! The ICRC covers the IP header, which the kernel removes. Of IPv6 it passes on every field. Of
+//! IPv4 it hides the identification, so the link looks for the one that makes the ICRC right
 //! ([`Identification`](crate::wire::icrc::Identification)): of damaged packets one in 65 536 is
 //! taken for sound. An IPv4 header that has options or allows fragments is not what RoCE sends, and
 //! its packets are refused.

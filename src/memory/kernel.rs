@@ -38,7 +38,7 @@ fn write_unordered(to: *mut u8, bytes: &[u8]) -> Option<()> {
 }
 
 /// Brings in the pages of `len` bytes; `None` if some cannot be read, or written if they must be.
-/// What another thread unmaps right afterwards is missed.
+/// A page that another thread unmaps right afterwards is not noticed.
 pub(super) fn bring_in(start: *mut u8, len: usize, write: bool) -> Option<()> {
     bring_in_by(has_populate(), start, len, write)
 }

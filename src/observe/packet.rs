@@ -241,9 +241,9 @@ fn low_byte<const W: u32>(bits: Bits<W>) -> u8 {
 }
 
 impl CmFacts {
-    /// Reads the facts from a message.
-    fn new(attribute: AttributeId, message: &cm::Message<'_>) -> Self {
-        let mut facts = Self {
+    /// Returns the facts of a message without contents.
+    pub(crate) fn of(attribute: AttributeId) -> Self {
+        Self {
             attribute,
             local_comm_id: 0,
             remote_comm_id: 0,
@@ -257,7 +257,12 @@ impl CmFacts {
             initiator_depth: None,
             responder_resources: None,
             reject_reason: None,
-        };
+        }
+    }
+
+    /// Reads the facts from a message.
+    fn new(attribute: AttributeId, message: &cm::Message<'_>) -> Self {
+        let mut facts = Self::of(attribute);
         match message {
             cm::Message::Req(m) => {
                 facts.local_comm_id = m.local_comm_id().0;

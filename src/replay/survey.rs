@@ -253,7 +253,7 @@ impl Surveyor {
     /// Returns a surveyor at the start of a capture of these files.
     pub fn new(files: Vec<String>) -> Self {
         let analysis = Analysis::new(config(&files));
-        // Packets of several files are judged in another order than they are told, see `Vantage`.
+        // `Vantage` hands over the packets of several files in another order than they come in.
         let notes = (files.len() < 2).then(NoteLog::default);
         Self { analysis, files, seen: Seen::default(), notes, packets: 0, reserved: 0 }
     }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Output, Stdio};
 
 use rustix::process::Signal;
@@ -13,6 +13,7 @@ mod cores;
 mod common;
 use common::command::{roce, stdout};
 use common::process::{Child, Command};
+use common::tmp::Scratch;
 use common::{assert_golden, testdata};
 
 /// Returns standard output and standard error of a run that fails in part.
@@ -24,27 +25,6 @@ fn failure(args: &[&str]) -> (String, String) {
 
 fn capture(name: &str) -> String {
     testdata("captures").join(name).to_str().unwrap().to_owned()
-}
-
-/// A file that is gone when the test is.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str, bytes: &[u8]) -> Self {
-        let path = std::env::temp_dir().join(format!("roce-cli-{}-{name}", std::process::id()));
-        std::fs::write(&path, bytes).unwrap();
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Losses of one requester, from when they are seen until they are told.
+//! Losses of one requester, from the frame that shows them to the report.
 //!
 //! A loss that only the behavior of the two ends shows is kept until the end ([`OpenLoss`]): a
 //! packet that comes late, or an answer to each of two transmissions, disproves it. Where several
@@ -72,7 +72,7 @@ pub(super) struct OpenLoss {
     sign: Sign,
 }
 
-/// Losses of one requester, until they are told.
+/// Losses of one requester that are not reported yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Losses {
     /// Losses that a late packet may still disprove.

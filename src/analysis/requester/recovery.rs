@@ -199,10 +199,10 @@ impl Requester {
         self.recovery.is_recovering && since < self.round_trip.timeout_least()
     }
 
-    /// Decides whether packets were retransmitted or late, now that `packet` begins at `next`.
-    /// Those of a rewind are followed by those behind them, which came before; those that were
-    /// overtaken by what is sent next, or by others that were. Returns whether the packet is such
-    /// another, which leaves it open.
+    /// Decides whether tentative packets were retransmitted or late, now that `packet` with the
+    /// sequence number `next` came. Behind retransmitted packets, packets come again that came
+    /// before. Behind late packets comes a new one, or another late one. Returns whether this one
+    /// is late too, which leaves the question open.
     pub(super) fn settle_tentative(&mut self, next: u64, span: u32, packet: &PacketFacts) -> bool {
         let Some(mut tentative) = self.tentative.take() else { return false };
         let Some(first) = tentative.packets.first().map(|first| first.record.sequence) else {

@@ -72,21 +72,8 @@ fn cm(
     attribute: AttributeId,
     change: impl FnOnce(&mut CmFacts),
 ) -> PacketFacts {
-    let mut facts = CmFacts {
-        attribute,
-        local_comm_id: [0xaa, 0xbb][from],
-        remote_comm_id: [0xbb, 0xaa][from],
-        qpn: None,
-        starting_psn: None,
-        application_port: None,
-        path_mtu: None,
-        ack_timeout: None,
-        retry_count: None,
-        rnr_retry_count: None,
-        initiator_depth: None,
-        responder_resources: None,
-        reject_reason: None,
-    };
+    let mut facts = CmFacts::of(attribute);
+    (facts.local_comm_id, facts.remote_comm_id) = ([0xaa, 0xbb][from], [0xbb, 0xaa][from]);
     change(&mut facts);
     let (dest_qp, source_qp) = (Qpn::GSI, Some(Qpn::GSI));
     let packet = script.facts(from, Opcode::UD_SEND_ONLY, 0, 256);

@@ -111,7 +111,7 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 /// Says one line on standard error, in one write: lines of several threads and processes do not
 /// mix. Text from outside in it is made harmless.
 ///
-/// What cannot be said is lost: the exit status tells how the command ended.
+/// A line that cannot be written is lost; the exit status still tells how the command ended.
 pub(crate) fn remark(text: &str) {
     let _ = io::stderr().write_all(format!("roce: {}\n", PrintableLines(text)).as_bytes());
 }

@@ -14,8 +14,8 @@ use crate::time::Instant;
 use crate::wire::aeth::{Answer, NakCode, RnrTimer};
 use crate::wire::{Bits, Gid, IcrcVerdict, Opcode, Qpn};
 
-/// The most conversations that are told apart; packets of further ones are counted together. At
-/// some hundred bytes each this keeps a summary of any capture within ten megabytes.
+/// Maximum number of conversations with an entry of their own; packets of further ones are counted
+/// together. At some hundred bytes each this keeps a summary of any capture within ten megabytes.
 pub const CONVERSATIONS_MAX: usize = 65_536;
 
 /// Number of conversations that a summary as text lists.

@@ -71,7 +71,7 @@ impl RawReceiver {
 
     /// Does periodic work while nothing arrives.
     ///
-    /// When an interface goes down, its socket has a pending error and stays readable until the
+    /// The socket of an interface that went down has a pending error and stays readable until the
     /// error is taken. Frames arrive again when the interface is up. Port 4791 may have become
     /// free, too.
     fn do_periodic_work(&mut self, now: Instant) {

@@ -7,6 +7,8 @@
 //! asked for, by walking the frame once more. The walk itself, from the link layer to the ICRC, is
 //! in `walk`; here is what comes of it.
 
+#[cfg(test)]
+mod sample;
 mod train;
 mod tunnel;
 mod walk;

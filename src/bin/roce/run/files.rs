@@ -58,7 +58,7 @@ fn would_lose(program: &OsStr) -> bool {
 }
 
 /// Whether this process can do more than an ordinary user's: it would lose raw sockets, for one.
-/// What cannot be found out counts as privilege.
+/// A status that cannot be read counts as privilege.
 fn is_privileged() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));

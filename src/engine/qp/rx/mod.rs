@@ -314,7 +314,7 @@ impl Rx {
     }
 
     /// Returns to the state of a new queue pair; posted receives are forgotten without completions.
-    /// What was begun is [released](Self::release_begun) before.
+    /// The caller [releases](Self::release_begun) the receives of begun messages before.
     pub(super) fn reset(&mut self) {
         self.rq.clear();
         (self.epsn, self.msn) = (Psn::new(0), Msn::new(0));

@@ -1,4 +1,4 @@
-/* What the test programs over librdmacm have in common. */
+/* Shared by the test programs over librdmacm. */
 #ifndef CM_H
 #define CM_H
 
@@ -11,13 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CHECK(what)                                                                                                    \
-    do {                                                                                                               \
-        if (!(what)) {                                                                                                 \
-            fprintf(stderr, "%s:%d: %s: errno %d\n", __FILE__, __LINE__, #what, errno);                                \
-            _exit(1);                                                                                                  \
-        }                                                                                                              \
-    } while (0)
+#include "check.h"
 
 static inline struct sockaddr *address(const char *text, int port) {
     static struct sockaddr_storage storage;

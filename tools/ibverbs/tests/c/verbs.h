@@ -12,14 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What must hold. */
-#define CHECK(what)                                                                                                    \
-    do {                                                                                                               \
-        if (!(what)) {                                                                                                 \
-            fprintf(stderr, "%s:%d: %s: errno %d\n", __FILE__, __LINE__, #what, errno);                                \
-            _exit(1);                                                                                                  \
-        }                                                                                                              \
-    } while (0)
+#include "check.h"
 
 enum { DEPTH = 256, SIZE = 64 };
 
