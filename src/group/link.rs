@@ -13,9 +13,9 @@
 //! and the peer has proved who it is, over that connection.
 //!
 //! A peer's program gets every message that its NIC has acknowledged: when a connection is lost,
-//! the messages that have arrived by it are kept for the program. So a server may end as soon as all its messages are
-//! acknowledged. Until then it goes on as before: a connection that is lost is made again. Then it
-//! tells its peer that it has left, behind all messages.
+//! the messages that have arrived by it are kept for the program. So a server may end as soon as
+//! all its messages are acknowledged. Until then it goes on as before: a connection that is lost
+//! is made again. Then it tells its peer that it has left, behind all messages.
 //!
 //! An acknowledgment can be lost, and only a connection that still exists sends it again. So the
 //! side that learns that its peer has left closes the connection too, and keeps it until the peer
