@@ -7,8 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use roce::analysis::{
-    Analysis, Config, Message, Outcome, PacketFacts, PacketNote, PacketRole, Pairing, Report, Sink,
-    operation_name,
+    Analysis, Config, End, Message, Outcome, PacketFacts, PacketNote, PacketRole, Pairing, Report,
+    Sink, operation_name,
 };
 use roce::capture;
 use roce::decode::Decoder;
@@ -270,9 +270,9 @@ fn lossy_ping_pong_has_its_messages_and_no_others() {
     );
     // tshark -r rxe_lossy.pcap -Y infiniband.bth -T fields -e ip.src -e infiniband.bth.opcode -e
     // infiniband.bth.psn | sort -u | awk '$2==0' | wc -l: 30 first packets from each side.
-    for requester in [0, 1] {
+    for requester in End::BOTH {
         let of_it = messages.iter().filter(|message| message.requester == requester);
-        assert_eq!(counts(of_it), BTreeMap::from([(("SEND", 6000), 30)]), "{requester}");
+        assert_eq!(counts(of_it), BTreeMap::from([(("SEND", 6000), 30)]), "{requester:?}");
     }
     // 1,559 packets are no ACKs (tshark, opcodes 0 to 2), 360 of them with a PSN of their own (sort
     // -u): 1,199 are repeats.

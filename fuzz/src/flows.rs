@@ -50,7 +50,7 @@ impl Sink for Output {
         self.duplicates += u64::from(note.duplicate);
         self.retransmissions += u64::from(note.retransmission.is_some() && !note.duplicate);
         self.flows.insert(note.flow);
-        assert!(note.sender < 2 && facts.frame > 0);
+        assert!(note.flow > 0 && facts.frame > 0);
     }
 
     fn loss(&mut self, note: &LossNote) {

@@ -1,6 +1,6 @@
 //! The end of a connection, and of the capture: what the report says.
 
-use super::connection::{Connection, Direction, End, Pairing, Stall};
+use super::connection::{Connection, Direction, Endpoint, Pairing, Stall};
 use super::evidence::Evidence;
 use super::finding::Finding;
 use super::findings;
@@ -13,6 +13,7 @@ use super::stream::{Key, Stream};
 use super::tracker::Analysis;
 use super::vantage::VantageReport;
 use super::{FlowNumber, Sink};
+use crate::observe::end::End;
 use crate::time::Instant;
 use crate::wire::{Qpn, Service};
 
@@ -79,10 +80,8 @@ impl Analysis {
         let mut evidence: [Option<&Evidence>; 2] = [None, None];
         let swapped = self.is_swapped(&streams);
         for stream in streams.iter().flatten() {
-            let end = usize::from(stream.end) ^ usize::from(swapped);
-            if let Some(slot) = evidence.get_mut(end) {
-                *slot = stream.requester.as_ref().and_then(|r| r.evidence_or_none());
-            }
+            evidence[stream.end.exchanged_if(swapped)] =
+                stream.requester.as_ref().and_then(|r| r.evidence_or_none());
         }
         let facts = findings::Facts {
             connection: &connection,
@@ -99,7 +98,7 @@ impl Analysis {
         connection.directions.iter().for_each(|direction| totals.all.add(direction));
         if is_kept {
             for stream in streams.iter().flatten() {
-                let swapped = swapped != (stream.end == 1);
+                let swapped = swapped != (stream.end == End::B);
                 self.conclusion.set(stream.number, connection.flow, swapped);
             }
             self.conclusion.connections.push(connection);
@@ -194,11 +193,10 @@ impl Analysis {
             let requester = stream.and_then(|stream| stream.requester.as_ref());
             requester.map_or_else(Direction::default, |r| r.statistics().clone())
         });
-        for (end, stream) in both.into_iter().enumerate() {
+        for (end, stream) in End::BOTH.into_iter().zip(both) {
             let Some(stream) = stream else { continue };
-            if let (Some(orphans), Some(direction)) = (&stream.orphans, directions.get_mut(1 - end))
-            {
-                direction.add(&orphans.statistics);
+            if let Some(orphans) = &stream.orphans {
+                directions[end.other()].add(&orphans.statistics);
             }
             add_congestion(&mut directions, end, stream);
         }
@@ -320,19 +318,19 @@ fn alone_pairing(stream: &Stream) -> Pairing {
 }
 
 /// The two ends: the sender of the first stream, and that of the second.
-fn ends_of(first: &Stream, second: Option<&Stream>) -> [End; 2] {
+fn ends_of(first: &Stream, second: Option<&Stream>) -> [Endpoint; 2] {
     let sender_qp = match (first.key.source_qp, second) {
         (Key::NO_QP, Some(second)) => Some(Qpn::new(second.key.dest_qp)),
         (Key::NO_QP, None) => None,
         (qpn, _) => Some(Qpn::new(qpn)),
     };
-    let sender = End {
+    let sender = Endpoint {
         address: first.key.source,
         qpn: sender_qp,
         source_port: Some(first.source_port),
         dscp: first.dscp,
     };
-    let receiver = End {
+    let receiver = Endpoint {
         address: first.key.destination,
         qpn: Some(Qpn::new(first.key.dest_qp)),
         source_port: second.map(|second| second.source_port),
@@ -343,18 +341,14 @@ fn ends_of(first: &Stream, second: Option<&Stream>) -> [End; 2] {
 
 /// Adds marks and CNPs: those of the packets that the stream's sender sent, and those that it
 /// answered with.
-fn add_congestion(directions: &mut [Direction; 2], end: usize, stream: &Stream) {
+fn add_congestion(directions: &mut [Direction; 2], end: End, stream: &Stream) {
     let Some(congestion) = &stream.congestion else { return };
     let [requests, responses] = congestion.marks;
     // The sender's requests are its own direction's, its responses the other's.
-    if let Some(own) = directions.get_mut(end) {
-        own.ce_marked += requests;
-        own.cnp_reaction_bytes = congestion.reaction;
-    }
-    if let Some(other) = directions.get_mut(1 - end) {
-        other.ce_marked += responses;
-        // CNPs that it sent answer marked packets of the other end, which are requests in most
-        // cases.
-        other.cnps += congestion.cnps;
-    }
+    directions[end].ce_marked += requests;
+    directions[end].cnp_reaction_bytes = congestion.reaction;
+    let other = &mut directions[end.other()];
+    other.ce_marked += responses;
+    // CNPs that it sent answer marked packets of the other end, which are requests in most cases.
+    other.cnps += congestion.cnps;
 }

@@ -23,7 +23,7 @@ pub struct Connection {
     #[serde(serialize_with = "serialize::service")]
     pub service: Service,
     /// The two ends. The first is the one that sent the first request, or the CM's active side.
-    pub ends: [End; 2],
+    pub ends: [Endpoint; 2],
     /// Evidence by which the two queue pairs were paired.
     pub pairing: Pairing,
     /// Set-up by the connection manager, if its messages were captured.
@@ -67,7 +67,7 @@ impl Connection {
 /// One end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct End {
+pub struct Endpoint {
     /// Address of the host.
     #[serde(serialize_with = "serialize::address")]
     pub address: Gid,

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::{FlowNumber, serialize};
+use crate::observe::end::End;
 use crate::time::Instant;
 use crate::wire::Gid;
 
@@ -15,7 +16,7 @@ pub struct Finding {
     /// The connection, if it is about one.
     pub flow: Option<FlowNumber>,
     /// End whose requests it is about.
-    pub requester: Option<u8>,
+    pub requester: Option<End>,
     /// The hosts that it is about, the requester or the connecting side first.
     #[serde(serialize_with = "serialize::addresses_or_null")]
     pub hosts: Option<[Gid; 2]>,

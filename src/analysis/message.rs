@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::statistics::Distribution;
-use super::{FlowNumber, serialize};
+use super::{End, FlowNumber, serialize};
 use crate::time::Instant;
 use crate::wire::aeth::NakCode;
 use crate::wire::{Operation, Psn};
@@ -15,7 +15,7 @@ pub struct Message {
     /// Connection of the message; see [`PacketNote::flow`](super::PacketNote::flow).
     pub flow: FlowNumber,
     /// End that is the requester.
-    pub requester: u8,
+    pub requester: End,
     /// Operation: SEND, WRITE, READ, CAS, FETCH_ADD, FLUSH, ATOMIC_WRITE.
     #[serde(serialize_with = "serialize::operation")]
     pub operation: Operation,

@@ -48,7 +48,8 @@ mod vantage;
 mod tests;
 
 pub use connection::{
-    Blame, Connection, Direction, End, Pairing, Retransmissions, Retransmitted, SlowAnswers, Stall,
+    Blame, Connection, Direction, Endpoint, Pairing, Retransmissions, Retransmitted, SlowAnswers,
+    Stall,
 };
 pub use finding::{Certainty, Finding, FindingKind, KindSet, Thresholds};
 pub use groups::{Burst, Group, Groups, HostMatrix, KindShare, KindSummary, MatrixCell, Subject};
@@ -63,6 +64,7 @@ pub use statistics::{Distribution, Percentiles};
 pub use tracker::{Analysis, Config};
 
 pub use crate::observe::agreement::Setup;
+pub use crate::observe::end::End;
 pub use crate::observe::packet::{CmFacts, PacketFacts, RethFacts, Unsplit};
 pub use crate::observe::sightings::{LostBetween, Sightings};
 
@@ -110,9 +112,8 @@ pub struct PacketNote {
     /// Number of its connection. An endpoint that is not paired yet has a number of its own; the
     /// report says which numbers are one connection in the end ([`Report::flow_of`]).
     pub flow: FlowNumber,
-    /// End that sent it: 0 for [`Connection::ends`]`[0]`, 1 for the other. Relative to `flow`,
-    /// before pairing.
-    pub sender: u8,
+    /// End that sent it, as [`Connection::ends`] has them. Relative to `flow`, before pairing.
+    pub sender: End,
     /// Whether it is a request or a response of the PSN space of its sender or of the peer.
     pub role: PacketRole,
     /// Sequence number, unwrapped: PSNs of one PSN space count on beyond 2^24.
@@ -152,7 +153,7 @@ pub struct LossNote {
     /// The connection.
     pub flow: FlowNumber,
     /// End that sent the packet.
-    pub sender: u8,
+    pub sender: End,
     /// The sequence number of the lost packet, unwrapped as in [`PacketNote::sequence`].
     pub sequence: u64,
     /// Whether the lost packet was a request or a response.

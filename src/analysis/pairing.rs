@@ -13,6 +13,7 @@ use super::requester::{Verdict, role_of};
 use super::stream::Route;
 use super::tracker::Analysis;
 use super::{FlowNumber, PacketFacts, PacketRole, Sink};
+use crate::observe::end::End;
 use crate::observe::sequence;
 use crate::wire::{OpcodeInfo, Operation, Service};
 
@@ -191,7 +192,7 @@ impl Analysis {
         let numbers = [one, other].map(|at| self.stream(at).map_or(0, |stream| stream.number));
         let (first, second) = if numbers[0] <= numbers[1] { (one, other) } else { (other, one) };
         let flow = numbers[0].min(numbers[1]);
-        for (at, peer, end) in [(first, second, 0), (second, first, 1)] {
+        for (at, peer, end) in [(first, second, End::A), (second, first, End::B)] {
             let Some(stream) = self.stream_mut(at) else { continue };
             (stream.peer, stream.pairing) = (Some(peer), pairing);
             (stream.flow, stream.end) = (flow, end);

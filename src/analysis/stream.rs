@@ -7,7 +7,7 @@ use super::congestion::Congestion;
 use super::connection::{Direction, Pairing};
 use super::requester::Requester;
 use super::series::Series;
-use super::{FlowNumber, PacketFacts};
+use super::{End, FlowNumber, PacketFacts};
 use crate::wire::{Gid, Service};
 
 /// Key of a stream: the sending host and the receiving queue pair.
@@ -90,7 +90,7 @@ pub(super) struct Stream {
     pub(super) number: FlowNumber,
     /// The flow number and the end that notes on its packets carry.
     pub(super) flow: FlowNumber,
-    pub(super) end: u8,
+    pub(super) end: End,
     /// The stream in the other direction.
     pub(super) peer: Option<u32>,
     pub(super) pairing: Pairing,
@@ -131,7 +131,7 @@ impl Stream {
             key,
             number,
             flow: number,
-            end: 0,
+            end: End::A,
             peer: None,
             pairing: Pairing::Unpaired,
             source_port: packet.source_port,

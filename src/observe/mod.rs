@@ -1,6 +1,7 @@
 //! A connection as its packets show it: what `analysis` and `replay` must both know, told once and
 //! judged by neither.
 //!
+//! - [`end`]: the two ends of a connection.
 //! - [`packet`], [`sightings`]: what must be known of one packet.
 //! - [`agreement`]: what the connection manager agreed.
 //! - [`mtu`]: path MTUs, and the sizes of READs at them.
@@ -13,6 +14,7 @@
 
 pub(crate) mod agreement;
 pub(crate) mod disorder;
+pub(crate) mod end;
 pub(crate) mod fold_map;
 pub(crate) mod mtu;
 pub(crate) mod packet;

@@ -1,7 +1,8 @@
 //! Facts of a connection from the first pass that the judges need.
 
 use super::memory::HostId;
-use crate::analysis::{Connection, End, FlowNumber, Pairing};
+use crate::analysis::{Connection, Endpoint, FlowNumber, Pairing};
+use crate::observe::end::End;
 use crate::verbs::Mtu;
 use crate::wire::{Gid, Psn, Service};
 
@@ -14,7 +15,7 @@ pub(super) struct Surveyed {
     pub(super) flow: FlowNumber,
     pub(super) service: Service,
     pub(super) pairing: Pairing,
-    pub(super) ends: [End; 2],
+    pub(super) ends: [Endpoint; 2],
     pub(super) hosts: [HostId; 2],
     /// The requests of each end, and the responses to them.
     pub(super) directions: [Requests; 2],
@@ -107,9 +108,9 @@ impl Surveyed {
     /// The path MTU that packets fill: those of an end itself, or the responses to it. What the
     /// analysis guesses from PSNs behind READs, or from a peer that may be another's, a capture
     /// with gaps makes wrong.
-    pub(super) fn filled_mtu(&self, end: usize) -> Option<u32> {
+    pub(super) fn filled_mtu(&self, end: End) -> Option<u32> {
         let is_paired = !matches!(self.pairing, Pairing::Likely | Pairing::Unpaired);
-        let [own, responses] = self.directions.get(end)?.full_payload;
+        let [own, responses] = self.directions[end].full_payload;
         let responses = path_mtu(responses).filter(|_| is_paired && !self.is_ambiguous);
         path_mtu(own).or(responses)
     }

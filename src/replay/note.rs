@@ -1,15 +1,15 @@
 //! Notes of the first pass on every packet, kept for the second one in a word each.
 
 use super::limits::NOTES_MAX;
-use crate::analysis::{FlowNumber, PacketNote, PacketRole};
+use crate::analysis::{End, FlowNumber, PacketNote, PacketRole};
 
 /// Note of the first pass on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Note {
     /// Number of its connection.
     pub(super) flow: FlowNumber,
-    /// The end that sent it: 0 or 1 of the connection's ends.
-    pub(super) sender: u8,
+    /// End that sent it.
+    pub(super) sender: End,
     /// Request or response, and which.
     pub(super) role: PacketRole,
     /// Whether its sender transmitted the PSN before.
@@ -46,7 +46,7 @@ impl Note {
     /// The note in one word. Connections are numbered from 1 on, so it is not 0.
     fn pack(&self) -> u32 {
         let role = ROLES.iter().position(|&role| role == self.role).unwrap_or(0);
-        let bits = [self.sender > 0, self.is_retransmission, self.duplicate, self.reordered];
+        let bits = [self.sender == End::B, self.is_retransmission, self.duplicate, self.reordered];
         let bits = bits.into_iter().fold(0, |word, bit| word << 1 | u32::from(bit));
         self.flow << FLAGS | u32::try_from(role).unwrap_or(0) << 4 | bits
     }
@@ -55,7 +55,7 @@ impl Note {
         let flow = word >> FLAGS;
         (flow > 0).then(|| Self {
             flow,
-            sender: u8::from(word & 8 > 0),
+            sender: End::A.exchanged_if(word & 8 > 0),
             role: ROLES.get((word >> 4 & 7) as usize).copied().unwrap_or(PacketRole::Request),
             is_retransmission: word & 4 > 0,
             duplicate: word & 2 > 0,
@@ -106,7 +106,7 @@ mod tests {
             for flow in [1, 77, FLOW_NUMBERS_MAX] {
                 let [sender, is_retransmission, duplicate, reordered] =
                     [at % 2 > 0, at % 3 > 0, flow > 1, at > 3];
-                let sender = u8::from(sender);
+                let sender = End::A.exchanged_if(sender);
                 let note = Note { flow, sender, role, is_retransmission, duplicate, reordered };
                 all.extend([Some(note), None]);
             }

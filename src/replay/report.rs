@@ -11,6 +11,7 @@ use super::limits::{FRAMES_MAX, LISTED_MAX};
 use super::survey::{LeftOut, Survey};
 use super::verdict::{Difference, Step, Subject, Undecided, Verdict};
 use crate::decode::{address_text, escape_markup, packet_line};
+use crate::observe::end::End;
 use crate::wire::Service;
 
 /// Number of packets by verdict.
@@ -340,13 +341,12 @@ fn numbers(frames: &[u64]) -> String {
 /// Returns the sender and the receiver of a packet.
 fn ends(step: &Step, survey: &Survey) -> (String, String) {
     let Some(connection) = survey.connection(step.flow) else { return Default::default() };
-    let text = |end: usize| {
-        let Some(end) = connection.ends.get(end) else { return String::new() };
+    let text = |end: End| {
+        let end = &connection.ends[end];
         let address = address_text(end.address);
         end.qpn.map_or_else(|| address.clone(), |qpn| format!("{address} {qpn}"))
     };
-    let sender = usize::from(step.sender.min(1));
-    (text(sender), text(1 - sender))
+    (text(step.sender), text(step.sender.other()))
 }
 
 fn listed(step: &Step, survey: &Survey) -> Option<Listed> {

@@ -12,6 +12,7 @@ use crate::analysis::{
     Unsplit,
 };
 use crate::decode::Context;
+use crate::observe::end::End;
 use crate::time::Instant;
 use crate::wire::{Gid, IcrcVerdict};
 
@@ -167,9 +168,8 @@ impl Survey {
     }
 
     /// The address of an end of a connection.
-    pub fn address(&self, flow: FlowNumber, end: u8) -> Option<Gid> {
-        let connection = self.connection(flow)?;
-        connection.ends.get(usize::from(end)).map(|end| end.address)
+    pub fn address(&self, flow: FlowNumber, end: End) -> Option<Gid> {
+        Some(self.connection(flow)?.ends[end].address)
     }
 
     /// Whether the two queue pairs of a connection may belong to others.
@@ -199,9 +199,9 @@ impl Survey {
         let (place, is_swapped) = (*self.flows.get(at)?)?;
         let connection = self.connections.get(place as usize)?;
         note.flow = connection.flow;
-        note.sender ^= u8::from(is_swapped);
+        note.sender = note.sender.exchanged_if(is_swapped);
         let mut hosts = connection.hosts;
-        if note.sender > 0 {
+        if note.sender == End::B {
             hosts.reverse();
         }
         Some((note, hosts))

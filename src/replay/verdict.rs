@@ -1,7 +1,7 @@
 //! Verdicts on packets.
 
 use super::Rule;
-use crate::analysis::FlowNumber;
+use crate::analysis::{End, FlowNumber};
 
 /// A verdict on one packet of the capture, or on one that should have been there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Step {
     /// Number of its connection.
     pub flow: FlowNumber,
     /// The end that sent it, 0 or 1 of [`Connection::ends`](crate::analysis::Connection::ends).
-    pub sender: u8,
+    pub sender: End,
     /// Kind of packet that is judged.
     pub subject: Subject,
     /// The verdict.

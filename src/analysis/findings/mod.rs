@@ -14,11 +14,10 @@ pub(super) use network::of_stray_corruption;
 pub(super) use others::{of_limits, of_setups};
 pub(super) use transits::of_transits;
 
-use super::FlowNumber;
-use super::Setup;
 use super::connection::{Connection, Direction};
 use super::evidence::{Evidence, Frames};
 use super::finding::{Certainty, Finding, FindingKind, KindSet, Thresholds};
+use super::{End, FlowNumber, Setup};
 use crate::wire::Gid;
 
 /// A connection that ended, and what was kept of it.
@@ -34,7 +33,7 @@ pub(super) struct Facts<'a> {
 /// One direction of a connection that ended.
 pub(super) struct Side<'a> {
     pub(super) connection: &'a Connection,
-    pub(super) requester: u8,
+    pub(super) requester: End,
     pub(super) direction: &'a Direction,
     pub(super) evidence: &'a Evidence,
     pub(super) thresholds: &'a Thresholds,
@@ -65,7 +64,7 @@ const OF_SIDE: [fn(&Side<'_>) -> Option<Finding>; 16] = [
 /// The findings about a connection.
 pub(super) fn of_connection(facts: &Facts<'_>) -> Vec<Finding> {
     let none = Evidence::default();
-    let sides = (0u8..).zip(&facts.connection.directions).zip(facts.evidence);
+    let sides = End::BOTH.into_iter().zip(&facts.connection.directions).zip(facts.evidence);
     let sides = sides.map(|((requester, direction), evidence)| Side {
         connection: facts.connection,
         requester,
@@ -80,7 +79,7 @@ pub(super) fn of_connection(facts: &Facts<'_>) -> Vec<Finding> {
 
 /// The kinds of findings about the requests of each end.
 pub(super) fn kinds_of(findings: &[Finding]) -> [KindSet; 2] {
-    [0, 1].map(|end| {
+    End::BOTH.map(|end| {
         let own = findings.iter().filter(|finding| finding.requester == Some(end));
         own.map(|finding| KindSet::of(finding.kind)).fold(KindSet::default(), KindSet::union)
     })
@@ -89,7 +88,7 @@ pub(super) fn kinds_of(findings: &[Finding]) -> [KindSet; 2] {
 /// Returns the sort key that puts the worst first: by kind, then by the time that it cost.
 pub(super) fn severity(
     finding: &Finding,
-) -> (FindingKind, Reverse<u64>, Option<FlowNumber>, Option<u8>) {
+) -> (FindingKind, Reverse<u64>, Option<FlowNumber>, Option<End>) {
     (finding.kind, Reverse(finding.cost_nanos), finding.flow, finding.requester)
 }
 
@@ -128,7 +127,10 @@ impl Side<'_> {
     /// The requester and the responder.
     fn hosts(&self) -> [Gid; 2] {
         let [first, second] = self.connection.ends.each_ref().map(|end| end.address);
-        if self.requester == 0 { [first, second] } else { [second, first] }
+        match self.requester {
+            End::A => [first, second],
+            End::B => [second, first],
+        }
     }
 
     /// Returns the nanoseconds from the first packet of the connection to its last.

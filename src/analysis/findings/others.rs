@@ -7,19 +7,19 @@ use crate::analysis::finding::{Certainty, Finding, FindingKind};
 use crate::analysis::report::BeyondLimits;
 use crate::analysis::tracker::hosts_text;
 use crate::observe::agreement::Agreements;
+use crate::observe::end::End;
 use crate::wire::cm::reject_reason;
 
 /// READ responses of another size than the requests.
 pub(super) fn mtu_mismatch(side: &Side<'_>) -> Option<Finding> {
     let [requests, responses] = side.direction.full_payload;
     // Requests of the other direction fill the same path MTU.
-    let other = side.connection.directions.get(1 - usize::from(side.requester));
-    let reverse = other.map_or(0, |other| other.full_payload[0]);
+    let reverse = side.connection.directions[side.requester.other()].full_payload[0];
     let mut frames = Frames::default();
     side.evidence.mtu_frames.into_iter().filter(|&frame| frame > 0).for_each(|f| frames.push(f));
     let words = if responses > 0 && requests > 0 && responses != requests {
         format!("READ responses at MTU {responses} on a path whose requests use {requests}")
-    } else if side.requester == 0 && requests > 0 && reverse > 0 && requests != reverse {
+    } else if side.requester == End::A && requests > 0 && reverse > 0 && requests != reverse {
         format!("requests at MTU {requests}, those of the other end at {reverse}")
     } else {
         return None;

@@ -1,7 +1,7 @@
 //! Numbers, durations and names as people read them.
 
 use super::Side;
-use crate::analysis::connection::End;
+use crate::analysis::connection::Endpoint;
 use crate::decode::address_text;
 use crate::wire::Qpn;
 
@@ -67,14 +67,14 @@ pub(super) fn qp(qpn: Option<Qpn>) -> String {
     qpn.map_or_else(|| "QP ?".into(), |qpn| format!("QP {:#x}", qpn.get()))
 }
 
-fn end(end: &End) -> String {
+fn end(end: &Endpoint) -> String {
     format!("{} {}", address_text(end.address), qp(end.qpn))
 }
 
 /// The direction: `10.0.0.1 QP 0x11 → 10.0.0.2 QP 0x12`.
 pub(super) fn side(side: &Side<'_>) -> String {
-    let [first, second] = &side.connection.ends;
-    let (from, to) = if side.requester == 0 { (first, second) } else { (second, first) };
+    let ends = &side.connection.ends;
+    let (from, to) = (&ends[side.requester], &ends[side.requester.other()]);
     format!("{} → {}", end(from), end(to))
 }
 

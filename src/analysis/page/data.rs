@@ -8,7 +8,7 @@ use crate::analysis::limits::{PAGE_CONNECTION_ITEMS_MAX, PAGE_ITEMS_MAX};
 use crate::analysis::row::Row;
 use crate::analysis::text::end_text;
 use crate::analysis::{
-    Connection, Direction, End, Finding, Pairing, Report, Setup, Stall, operation_name,
+    Connection, Direction, Endpoint, Finding, Pairing, Report, Setup, Stall, operation_name,
     service_name,
 };
 use crate::decode::address_text;
@@ -197,7 +197,7 @@ fn connection(one: &Connection, left_out: [u64; 2], origin: u64) -> ConnectionDa
     }
 }
 
-fn end(end: &End) -> EndData {
+fn end(end: &Endpoint) -> EndData {
     EndData {
         address: address_text(end.address),
         qpn: end.qpn.map(crate::wire::Qpn::get),

@@ -86,13 +86,12 @@ pub(super) fn measure(meters: &mut [InflightMeter; 2], facts: &PacketFacts, note
     if !is_reliable || note.duplicate {
         return;
     }
-    let sender = usize::from(note.sender & 1);
-    let sequence = note.sequence;
+    let (sender, sequence) = (note.sender, note.sequence);
     match note.role {
         PacketRole::Request => meters[sender].request(facts, sequence),
-        PacketRole::Ack => meters[1 - sender].acknowledge(sequence + 1),
-        PacketRole::Nak | PacketRole::Rnr => meters[1 - sender].acknowledge(sequence),
-        PacketRole::Response => meters[1 - sender].respond(sequence, facts.payload_len),
+        PacketRole::Ack => meters[sender.other()].acknowledge(sequence + 1),
+        PacketRole::Nak | PacketRole::Rnr => meters[sender.other()].acknowledge(sequence),
+        PacketRole::Response => meters[sender.other()].respond(sequence, facts.payload_len),
         PacketRole::Cnp | PacketRole::Management => {}
     }
 }

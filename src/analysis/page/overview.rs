@@ -8,6 +8,7 @@ use super::recorder::Members;
 use crate::analysis::groups::{HOSTS_MAX, PairFacts, worst_pairs};
 use crate::analysis::{Distribution, Group, HostMatrix, KindSummary, Percentiles, Report};
 use crate::decode::address_text;
+use crate::observe::end::End;
 use crate::wire::Gid;
 
 /// Groups of findings, in words.
@@ -101,7 +102,7 @@ impl PairsData {
             worst.iter().map(|(hosts, _)| (*hosts, Distribution::default())).collect();
         for (connection, members) in report.connections.iter().zip(recorded) {
             let [a, b] = connection.ends.each_ref().map(|end| end.address);
-            for (requester, hosts) in [[a, b], [b, a]].iter().enumerate() {
+            for (requester, hosts) in End::BOTH.into_iter().zip(&[[a, b], [b, a]]) {
                 if let Some(sum) = inflight.get_mut(hosts) {
                     members.inflight(requester).for_each(|sent| sum.merge(sent));
                 }

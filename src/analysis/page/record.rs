@@ -4,6 +4,7 @@ use crate::analysis::{
     Certainty, LossNote, LossPlace, Message, Outcome, PacketFacts, PacketNote, PacketRole,
     RetransmissionCause,
 };
+use crate::observe::end::End;
 use crate::wire::{IcrcVerdict, Operation};
 
 /// Record of a packet.
@@ -40,7 +41,7 @@ impl PacketRecord {
         let mut flags = role_code(note.role) << flag::ROLE_SHIFT;
         flags |= note.retransmission.map_or(0, cause_code) << flag::CAUSE_SHIFT;
         for (is_set, bit) in [
-            (note.sender == 1, flag::SENDER),
+            (note.sender == End::B, flag::SENDER),
             (note.duplicate, flag::DUPLICATE),
             (note.reordered, flag::REORDERED),
             (facts.is_ce_marked, flag::CE),
@@ -92,11 +93,11 @@ impl PacketRecord {
     }
 
     /// Returns the end whose PSN space the packet belongs to.
-    pub(super) fn requester(&self) -> usize {
-        let sender = usize::from(self.flags & flag::SENDER);
+    pub(super) fn requester(&self) -> End {
+        let sender = End::A.exchanged_if(self.flags & flag::SENDER != 0);
         let role = (self.flags >> flag::ROLE_SHIFT) & 7;
         let own = [PacketRole::Request, PacketRole::Management].map(role_code);
-        if own.contains(&role) { sender } else { 1 - sender }
+        sender.exchanged_if(!own.contains(&role))
     }
 }
 
@@ -130,7 +131,7 @@ pub(super) struct LossRecord {
     /// Frame of the packet; 0 if it was not captured.
     pub(super) frame: u64,
     pub(super) proof: u64,
-    pub(super) sender: u8,
+    pub(super) sender: End,
     pub(super) is_request: bool,
     pub(super) is_likely: bool,
     /// Place of the loss; 0: before the capture point; 1: after it; 2: between two.
@@ -156,7 +157,7 @@ impl LossRecord {
     }
 
     pub(super) fn flags(&self) -> u8 {
-        self.sender & 1
+        self.sender as u8
             | u8::from(self.is_request) << 1
             | u8::from(self.is_likely) << 2
             | self.place << 3
@@ -173,7 +174,7 @@ pub(super) struct MessageRecord {
     pub(super) first_frame: u64,
     /// Frame that ended it; 0 if none did.
     pub(super) end_frame: u64,
-    pub(super) requester: u8,
+    pub(super) requester: End,
     pub(super) operation: Operation,
     pub(super) outcome: u8,
 }
@@ -201,6 +202,6 @@ impl MessageRecord {
     }
 
     pub(super) fn flags(&self) -> u8 {
-        self.requester & 1 | self.outcome << 1
+        self.requester as u8 | self.outcome << 1
     }
 }

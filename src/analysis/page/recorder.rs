@@ -7,6 +7,7 @@ use crate::analysis::limits::{PAGE_CONNECTION_ITEMS_MAX, PAGE_FLOWS_MAX, PAGE_IT
 use crate::analysis::{
     Distribution, FlowNumber, LossNote, Message, PacketFacts, PacketNote, Report, Sink,
 };
+use crate::observe::end::End;
 
 /// Collects the packets, losses and messages of a capture for its page, in bounded memory: beyond
 /// [`PAGE_CONNECTION_ITEMS_MAX`] for a connection and [`PAGE_ITEMS_MAX`] in all, every second,
@@ -137,10 +138,11 @@ impl Members<'_> {
     }
 
     /// Bytes in flight of an end's requests.
-    pub(super) fn inflight(&self, requester: usize) -> impl Iterator<Item = &Distribution> {
-        let meters = self.0.iter().filter_map(move |(flow, exchanged)| {
-            flow.inflight.get(requester ^ usize::from(*exchanged))
-        });
+    pub(super) fn inflight(&self, requester: End) -> impl Iterator<Item = &Distribution> {
+        let meters = self
+            .0
+            .iter()
+            .map(move |(flow, exchanged)| &flow.inflight[requester.exchanged_if(*exchanged)]);
         meters.filter_map(InflightMeter::sent)
     }
 
@@ -151,17 +153,18 @@ impl Members<'_> {
             let packets = flow.plain.items().iter().chain(flow.notable.items()).copied();
             let turned = |packet: PacketRecord| if exchanged { packet.exchanged() } else { packet };
             all.packets.extend(packets.map(turned));
-            let side = u8::from(exchanged);
             let losses = flow.losses.items().iter();
-            all.losses
-                .extend(losses.map(|loss| LossRecord { sender: loss.sender ^ side, ..*loss }));
-            let messages = flow.messages.items().iter().copied();
-            all.messages.extend(
-                messages.map(|message| MessageRecord {
-                    requester: message.requester ^ side,
-                    ..message
+            all.losses.extend(
+                losses.map(|loss| LossRecord {
+                    sender: loss.sender.exchanged_if(exchanged),
+                    ..*loss
                 }),
             );
+            let messages = flow.messages.items().iter().copied();
+            all.messages.extend(messages.map(|message| MessageRecord {
+                requester: message.requester.exchanged_if(exchanged),
+                ..message
+            }));
         }
         all.packets.sort_by_key(|packet| (packet.time, packet.frame));
         all.messages.sort_by_key(|message| message.end);
@@ -230,7 +233,7 @@ mod tests {
     fn note(flow: FlowNumber, retransmission: Option<RetransmissionCause>) -> PacketNote {
         PacketNote {
             flow,
-            sender: 0,
+            sender: End::A,
             role: PacketRole::Request,
             sequence: 5,
             retransmission,
@@ -275,8 +278,11 @@ mod tests {
         }
         let [one, other] = recorder.flows.as_slice() else { panic!("two flows") };
         let merged = Members(vec![(one, false), (other, true)]).merged();
-        let found: Vec<_> =
-            merged.packets.iter().map(|packet| (packet.frame, packet.requester())).collect();
+        let found: Vec<_> = merged
+            .packets
+            .iter()
+            .map(|packet| (packet.frame, packet.requester().index()))
+            .collect();
         assert_eq!(found, [(1, 0), (2, 1), (3, 0), (4, 1), (5, 0), (6, 1)]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{FlowNumber, Message, PacketFacts, RethFacts};
+use super::{End, FlowNumber, Message, PacketFacts, RethFacts};
 use crate::analysis::message::Outcome;
 use crate::observe::sequence::psn_of;
 use crate::time::Instant;
@@ -59,7 +59,7 @@ impl Inflight {
     }
 
     /// The message as it is told.
-    pub(super) fn message(&self, flow: FlowNumber, requester: u8, outcome: Outcome) -> Message {
+    pub(super) fn message(&self, flow: FlowNumber, requester: End, outcome: Outcome) -> Message {
         Message {
             flow,
             requester,

@@ -318,7 +318,7 @@ impl Requester {
         let is_request = loss.role == PacketRole::Request;
         scene.sink.loss(&LossNote {
             flow: scene.flow,
-            sender: if is_request { scene.requester } else { 1 - scene.requester },
+            sender: if is_request { scene.requester } else { scene.requester.other() },
             sequence: loss.sequence,
             role: loss.role,
             frame: loss.frame,

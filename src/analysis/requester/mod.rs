@@ -49,7 +49,7 @@ use super::budget::Budget;
 use super::connection::{Blame, Direction};
 use super::evidence::{Evidence, Frames};
 use super::{
-    Certainty, FlowNumber, LossNote, LossPlace, LostBetween, Message, PacketFacts, PacketRole,
+    Certainty, End, FlowNumber, LossNote, LossPlace, LostBetween, Message, PacketFacts, PacketRole,
     RethFacts, RetransmissionCause, Sink, limits,
 };
 use crate::observe::round_trip::RoundTrip;
@@ -61,7 +61,7 @@ pub(super) struct Scene<'a, S> {
     pub(super) budget: &'a mut Budget,
     pub(super) flow: FlowNumber,
     /// End of the flow that the requester is.
-    pub(super) requester: u8,
+    pub(super) requester: End,
 }
 
 /// Meaning of one packet.

@@ -87,7 +87,7 @@ fn ack_that_was_captured_and_ignored_was_lost_behind_the_point() {
     assert!(!script.ack(10).duplicate);
     let (report, told) = script.finish();
     let [loss] = told.losses.as_slice() else { panic!("{:?}", told.losses) };
-    assert_eq!((loss.role, loss.sender, loss.frame), (PacketRole::Ack, 1, Some(2)));
+    assert_eq!((loss.role, loss.sender, loss.frame), (PacketRole::Ack, End::B, Some(2)));
     assert_eq!(only_direction(&report).lost_responses, 1);
     assert_eq!(told.messages.len(), 1, "it completed once");
 }
@@ -205,7 +205,7 @@ fn read_response_that_the_requester_did_not_get_was_lost_behind_the_point() {
     script.read_responses(10..=10, 100);
     let (_, told) = script.finish();
     let [loss] = told.losses.as_slice() else { panic!("{:?}", told.losses) };
-    assert_eq!((loss.role, loss.sender, loss.frame), (PacketRole::Response, 1, Some(2)));
+    assert_eq!((loss.role, loss.sender, loss.frame), (PacketRole::Response, End::B, Some(2)));
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn acknowledgements_pair_queue_pairs() {
         .iter()
         .map(|(_, note)| {
             let (flow, swapped) = report.flow_of(note.flow).unwrap();
-            (flow, note.sender ^ u8::from(swapped))
+            (flow, note.sender.exchanged_if(swapped).index())
         })
         .collect();
     assert_eq!(final_flows, [(1, 0), (2, 0), (1, 1), (2, 1)]);
@@ -73,7 +73,7 @@ fn both_ends_may_request() {
     let (report, told) = script.finish();
     assert_eq!(ends(&report), [([Some(0x11), Some(0x12)], Pairing::Acknowledgements)]);
     let requesters: Vec<_> = told.messages.iter().map(|message| message.requester).collect();
-    assert_eq!(requesters, [0, 1]);
+    assert_eq!(requesters, End::BOTH);
     assert_eq!(report.connections[0].directions.each_ref().map(|d| d.request_packets), [1, 1]);
 }
 

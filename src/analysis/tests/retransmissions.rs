@@ -9,7 +9,7 @@ fn go_back_n_after_a_nak_is_one_rewind() {
     script.send_middle(11);
     script.send_last(12);
     let nak = script.sequence_nak(11);
-    assert_eq!((nak.role, nak.sender), (PacketRole::Nak, 1));
+    assert_eq!((nak.role, nak.sender), (PacketRole::Nak, End::B));
     for (note, psn) in [(script.send_middle(11), 11), (script.send_last(12), 12)] {
         assert_eq!(note.retransmission, Some(RetransmissionCause::SequenceNak));
         assert_eq!(note.sequence % (1 << 24), psn);
@@ -159,7 +159,7 @@ fn missing_read_response_makes_the_requester_go_back() {
     assert_eq!(direction.duplicate_packets, 0);
     let [loss] = told.losses.as_slice() else { panic!("{:?}", told.losses) };
     assert_eq!((loss.role, loss.sequence % (1 << 24)), (PacketRole::Response, 12));
-    assert_eq!((loss.sender, loss.place), (1, LossPlace::BeforeCapturePoint));
+    assert_eq!((loss.sender, loss.place), (End::B, LossPlace::BeforeCapturePoint));
     // One message, however often it was requested.
     let expected = [
         (Operation::Send, u64::from(MTU) + 100, Outcome::Completed),

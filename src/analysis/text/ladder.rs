@@ -13,6 +13,7 @@ use crate::analysis::{
     Certainty, Connection, FlowNumber, LossNote, LossPlace, PacketFacts, PacketNote, PacketRole,
     Report, RetransmissionCause, Sink, service_name,
 };
+use crate::observe::end::End;
 use crate::time::Instant;
 use crate::wire::aeth::Answer;
 use crate::wire::{IcrcVerdict, Opcode};
@@ -122,7 +123,7 @@ struct Line {
     frame: Option<(u64, u16)>,
     psn: Option<u64>,
     len: Option<u32>,
-    sender: usize,
+    sender: End,
     label: String,
     remarks: Vec<String>,
     paint: Option<Paint>,
@@ -132,7 +133,7 @@ struct Line {
 /// Properties that the packets of a run have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RunKey {
-    sender: usize,
+    sender: End,
     opcode: Opcode,
     len: u32,
     remarks: Vec<String>,
@@ -228,9 +229,9 @@ impl<'a> Ladder<'a> {
     }
 
     /// The end that sent a packet with a provisional flow number, if it belongs to this connection.
-    fn sender_of(&self, flow: FlowNumber, sender: u8) -> Option<usize> {
+    fn sender_of(&self, flow: FlowNumber, sender: End) -> Option<End> {
         let (flow, exchanged) = self.report.flow_of(flow)?;
-        (flow == self.connection.flow).then(|| usize::from(sender & 1) ^ usize::from(exchanged))
+        (flow == self.connection.flow).then(|| sender.exchanged_if(exchanged))
     }
 
     fn write_heading(&mut self) {
@@ -267,7 +268,7 @@ impl<'a> Ladder<'a> {
     pub fn finish(&mut self) {
         self.end_round(None);
         self.end_repeats();
-        for sender in 0..2 {
+        for sender in End::BOTH {
             for is_request in 0..2 {
                 for missing in core::mem::take(&mut self.missing[sender][is_request]) {
                     self.write_missing(sender, is_request == 1, missing);
@@ -319,8 +320,8 @@ impl<'a> Ladder<'a> {
     }
 
     /// Shows the lost packets that the capture point did not see and that belong before this one.
-    fn missing_before(&mut self, sender: usize, note: &PacketNote, frame: u64) {
-        for (side, is_request) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+    fn missing_before(&mut self, sender: End, note: &PacketNote, frame: u64) {
+        for (side, is_request) in [(End::A, 0), (End::A, 1), (End::B, 0), (End::B, 1)] {
             let same = side == sender && (is_request == 1) == (note.role == PacketRole::Request);
             while let Some(&first) = self.missing[side][is_request].first() {
                 let (sequence, proof, _) = first;
@@ -334,7 +335,7 @@ impl<'a> Ladder<'a> {
         }
     }
 
-    fn write_missing(&mut self, sender: usize, is_request: bool, missing: Missing) {
+    fn write_missing(&mut self, sender: End, is_request: bool, missing: Missing) {
         let (sequence, proof, is_likely) = missing;
         let likely = if is_likely { "likely " } else { "" };
         let line = Line {
@@ -400,12 +401,12 @@ impl<'a> Ladder<'a> {
         let dash = if line.is_lost { "╌" } else { "─" };
         let head = match (line.is_lost, line.sender) {
             (true, _) => "✕",
-            (false, 0) => "▶",
-            (false, _) => "◀",
+            (false, End::A) => "▶",
+            (false, End::B) => "◀",
         };
         let arrow = match line.sender {
-            0 => format!("{} {}{head}", line.label, dash.repeat(shaft)),
-            _ => format!("{head}{} {}", dash.repeat(shaft), line.label),
+            End::A => format!("{} {}{head}", line.label, dash.repeat(shaft)),
+            End::B => format!("{head}{} {}", dash.repeat(shaft), line.label),
         };
         self.style.put(line.paint, &arrow, &mut self.round.text);
         if !line.remarks.is_empty() {
@@ -425,7 +426,7 @@ impl<'a> Ladder<'a> {
         self.round.text.push('\n');
     }
 
-    fn line(&self, facts: &PacketFacts, note: &PacketNote, sender: usize) -> Line {
+    fn line(&self, facts: &PacketFacts, note: &PacketNote, sender: End) -> Line {
         let lost = self.lost.get(&(facts.frame, note.sequence));
         let origin = self.connection.first_time;
         let since = |earlier: Instant| facts.time.as_nanos().saturating_sub(earlier.as_nanos());

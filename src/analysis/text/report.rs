@@ -6,7 +6,7 @@ use super::table::{Align, Cell, Column, write_table};
 use super::units::{bytes, count, counted, duration, rate, shell_word};
 use crate::analysis::row::{Row, SortBy};
 use crate::analysis::{
-    CaptureFacts, Connection, End, Finding, FindingKind, Pairing, Report, service_name,
+    CaptureFacts, Connection, Endpoint, Finding, FindingKind, Pairing, Report, service_name,
 };
 use crate::decode::{Printable, address_text};
 
@@ -248,7 +248,7 @@ pub(crate) fn ends_text(connection: &Connection) -> String {
 }
 
 /// An end: its address and queue pair.
-pub(crate) fn end_text(end: &End) -> String {
+pub(crate) fn end_text(end: &Endpoint) -> String {
     let address = address_text(end.address);
     match end.qpn {
         Some(qpn) => format!("{address} {:#x}", qpn.get()),

@@ -2,9 +2,11 @@
 
 use super::limits::{BYTES_MAX, PACKETS_MAX};
 use crate::analysis::{
-    Analysis, Config, Connection, FlowNumber, PacketFacts, PacketNote, PacketRole, Report, Sink,
+    Analysis, Config, Connection, Endpoint, FlowNumber, PacketFacts, PacketNote, PacketRole,
+    Report, Sink,
 };
 use crate::decode::Context;
+use crate::observe::end::End;
 use crate::time::Instant;
 use crate::wire::{
     Bits, Frame, Gid, Layer, MacAddr, Network, Operation, Packet, Path, Position, Psn, Qpn,
@@ -119,7 +121,7 @@ pub struct Script {
     /// The connection, as `roce flows` numbers it.
     pub flow: FlowNumber,
     /// The end that is played, 0 or 1 of [`Connection::ends`].
-    pub side: u8,
+    pub side: End,
     /// The transport service.
     pub service: Service,
     /// The end that is played.
@@ -234,7 +236,7 @@ struct Held {
 #[derive(Debug)]
 struct Noted {
     flow: FlowNumber,
-    sender: u8,
+    sender: End,
     role: PacketRole,
     is_copy: bool,
     packet: Captured,
@@ -287,8 +289,11 @@ impl Collector {
     pub fn finish(mut self) -> Vec<Script> {
         let report = self.analysis.finish(&mut self.held);
         let Held { packets, headers_cut, .. } = self.held;
-        let mut scripts: Vec<Script> =
-            report.connections.iter().flat_map(|it| [blank(it, 0), blank(it, 1)]).collect();
+        let mut scripts: Vec<Script> = report
+            .connections
+            .iter()
+            .flat_map(|it| End::BOTH.map(|side| blank(it, side)))
+            .collect();
         for noted in packets {
             place(&report, &mut scripts, noted);
         }
@@ -352,19 +357,17 @@ fn envelope(frame: &Frame<'_>, facts: &PacketFacts) -> Envelope {
 }
 
 /// A script without events.
-fn blank(connection: &Connection, side: u8) -> Script {
-    let end = |index: usize| {
-        let end = connection.ends.get(index);
-        let (address, qpn) = end.map(|end| (end.address, end.qpn)).unwrap_or_default();
+fn blank(connection: &Connection, side: End) -> Script {
+    let end = |end: End| {
+        let Endpoint { address, qpn, .. } = connection.ends[end];
         ScriptEnd { address, qpn }
     };
-    let (own, other) = (usize::from(side), usize::from(1 - side));
     Script {
         flow: connection.flow,
         side,
         service: connection.service,
-        requester: end(own),
-        responder: end(other),
+        requester: end(side),
+        responder: end(side.other()),
         first_psn: Psn::new(0),
         mtu: connection.path_mtu.unwrap_or(0),
         events: Vec::new(),
@@ -375,11 +378,11 @@ fn blank(connection: &Connection, side: u8) -> Script {
 /// Puts a packet into the script that it belongs to.
 fn place(report: &Report, scripts: &mut [Script], noted: Noted) {
     let Some((flow, is_swapped)) = report.flow_of(noted.flow) else { return };
-    let sender = if is_swapped { 1 - noted.sender } else { noted.sender };
+    let sender = noted.sender.exchanged_if(is_swapped);
     let is_request = noted.role == PacketRole::Request;
-    let side = if is_request { sender } else { 1 - sender };
+    let side = sender.exchanged_if(!is_request);
     let Some(at) = report.connections.iter().position(|it| it.flow == flow) else { return };
-    let Some(script) = scripts.get_mut(2 * at + usize::from(side)) else { return };
+    let Some(script) = scripts.get_mut(2 * at + side.index()) else { return };
     if noted.is_copy {
         script.left_out.copies += 1;
         return;

@@ -42,7 +42,7 @@ use state::{Pending, Place, Requester};
 
 use super::judge::{Input, Judge, median};
 use super::{Difference, Sink, Step, Subject, Survey, Undecided, Verdict};
-use crate::analysis::{FlowNumber, PacketRole};
+use crate::analysis::{End, FlowNumber, PacketRole};
 use crate::observe::fold_map::FoldMap;
 use crate::observe::sequence::psn_of;
 use crate::observe::transmissions::Spanning;
@@ -66,7 +66,7 @@ pub(super) struct Requesters {
 }
 
 /// A requester: its connection and its end.
-type Key = (FlowNumber, u8);
+type Key = (FlowNumber, End);
 
 impl Requesters {
     /// Judges the requests of a capture that was surveyed, in one of `shards`.
@@ -90,7 +90,7 @@ impl Requesters {
     }
 
     fn response(&mut self, input: &Input<'_>, info: &OpcodeInfo) {
-        let requester = (input.note.flow, 1 - input.note.sender.min(1));
+        let requester = (input.note.flow, input.note.sender.other());
         let Some(requester) = self.requesters.get_mut(&requester) else { return };
         // What was lost or damaged on its way did not reach the requester.
         let sightings = input.facts.sightings;

@@ -1,6 +1,6 @@
 //! Parameters of a requester: from the connection manager, and from the first pass.
 
-use crate::analysis::{CmFacts, FlowNumber, PacketFacts};
+use crate::analysis::{CmFacts, End, FlowNumber, PacketFacts};
 use crate::observe::agreement::{Agreement, Agreements};
 use crate::observe::timing::timeout_nanos;
 use crate::replay::Survey;
@@ -42,15 +42,14 @@ impl Book {
     pub(super) fn params(
         &self,
         survey: &Survey,
-        (flow, sender): (FlowNumber, u8),
+        (flow, sender): (FlowNumber, End),
         packet: &PacketFacts,
     ) -> Params {
         let mut params = Params::default();
-        let end = usize::from(sender.min(1));
         if let Some(connection) = survey.connection(flow) {
-            params.mtu = connection.filled_mtu(end);
+            params.mtu = connection.filled_mtu(sender);
             params.least_mtu = connection.least_mtu().max(connection.largest_full());
-            params.is_answered = connection.directions[end].is_answered;
+            params.is_answered = connection.directions[sender].is_answered;
         }
         let Some((agreement, is_active)) = self.agreement_of(packet) else { return params };
         let (setup, own) = (&agreement.setup, usize::from(!is_active));

@@ -257,8 +257,7 @@ impl Track {
 
     fn why_alone(&self, world: &World) -> Option<Undecided> {
         let connection = world.survey.connection(self.flow)?;
-        let requester = usize::from(1 - self.end.min(1));
-        let is_requesting = connection.directions.get(requester)?.is_requesting;
+        let is_requesting = connection.directions[self.end.other()].is_requesting;
         (!is_requesting).then_some(Undecided::OneDirection)
     }
 

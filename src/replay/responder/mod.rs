@@ -49,7 +49,7 @@ use super::memory::By;
 use super::session::Options;
 use super::survey::Survey;
 use super::verdict::{Step, Subject, Undecided, Verdict};
-use crate::analysis::{FlowNumber, PacketRole};
+use crate::analysis::{End, FlowNumber, PacketRole};
 use crate::observe::fold_map::FoldMap;
 use crate::wire::{OpcodeInfo, Operation, Role, Service};
 use target::Executor;
@@ -57,7 +57,7 @@ use track::{Suspect, Track};
 use world::World;
 
 /// A responder: its connection and its end.
-type Key = (FlowNumber, u8);
+type Key = (FlowNumber, End);
 
 /// All responders of the hosts of a shard.
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl Responders {
     /// if another shard has it.
     fn find(&mut self, input: &Input<'_>, is_request: bool, out: &mut dyn Sink) -> Option<Key> {
         let host = if is_request { input.destination? } else { input.source? };
-        let end = if is_request { 1 - input.note.sender.min(1) } else { input.note.sender };
+        let end = input.note.sender.exchanged_if(is_request);
         let key = (input.note.flow, end);
         if !self.tracks.contains_key(&key) {
             if self.tracks.len() >= self.tracks_max {

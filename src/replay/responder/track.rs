@@ -9,6 +9,7 @@ use super::reply::Reply;
 use super::target::Target;
 use super::unsent::Open;
 use crate::analysis::FlowNumber;
+use crate::observe::end::End;
 use crate::observe::sequence::{self, PSN_JUMP_MAX, psn_of};
 use crate::replay::Rule;
 use crate::replay::connection::Surveyed;
@@ -125,7 +126,7 @@ pub(super) enum Advance {
 pub(super) struct Track {
     pub(super) id: u32,
     pub(super) flow: FlowNumber,
-    pub(super) end: u8,
+    pub(super) end: End,
     pub(super) host: HostId,
     pub(super) last_used: u64,
     pub(super) mtu: Mtu,
@@ -211,21 +212,19 @@ pub(super) struct Track {
 impl Track {
     pub(super) fn new(
         id: u32,
-        (flow, end): (FlowNumber, u8),
+        (flow, end): (FlowNumber, End),
         host: HostId,
         survey: &Survey,
     ) -> Self {
         let connection = survey.connection(flow);
         let mtu = connection.and_then(Surveyed::path_mtu);
         let (is_mtu_known, mtu) = (mtu.is_some(), mtu.unwrap_or(Mtu::M4096));
-        let (own, requester) = (usize::from(end.min(1)), usize::from(1 - end.min(1)));
-        let is_at = |end: usize| {
-            connection.is_some_and(|it| survey.point == it.ends.get(end).map(|end| end.address))
-        };
-        let is_here = survey.point.is_some() && is_at(own);
-        let is_complete = is_here || survey.point.is_some() && is_at(requester);
-        let may_have_failed = connection.is_some_and(|it| it.directions[own].has_failed);
-        let first_psn = connection.and_then(|it| it.starting_psns[requester]);
+        let is_at =
+            |end: End| connection.is_some_and(|it| survey.point == Some(it.ends[end].address));
+        let is_here = is_at(end);
+        let is_complete = is_here || is_at(end.other());
+        let may_have_failed = connection.is_some_and(|it| it.directions[end].has_failed);
+        let first_psn = connection.and_then(|it| it.starting_psns[end.other()]);
         Self {
             id,
             flow,

@@ -85,7 +85,7 @@ impl Check<'_> {
     pub(super) fn injected_loss(&self, loss: &LossNote) -> Result<usize, String> {
         let (connection, is_b_first) =
             self.seen.connection_of(self.truth, loss.flow).ok_or("no such connection")?;
-        let sender = usize::from(loss.sender) ^ usize::from(is_b_first);
+        let sender = loss.sender.exchanged_if(is_b_first).index();
         let is_request = loss.role == PacketRole::Request;
         let fits = |packet: &Transmission| {
             packet.connection == connection

@@ -26,7 +26,7 @@ impl Check<'_> {
         told.retain(|message| {
             let connection = self.seen.connection_of(self.truth, message.flow);
             connection.is_some_and(|(of, is_b)| {
-                of == index && (usize::from(message.requester) ^ usize::from(is_b)) == requester
+                of == index && (message.requester.exchanged_if(is_b).index()) == requester
             })
         });
         told.sort_by_key(|message| message.first_frame);

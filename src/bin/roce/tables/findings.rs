@@ -1,6 +1,6 @@
 //! The table of findings: one row per finding, as in the report.
 
-use roce::analysis::{Certainty, Connection, End, Finding, Report};
+use roce::analysis::{Certainty, Connection, End, Endpoint, Finding, Report};
 use roce::decode::address_text;
 
 use super::column::Kind;
@@ -23,11 +23,11 @@ pub(super) fn definitions<'a>() -> [Definition<FindingRow<'a>>; 17] {
         Definition::new("is_proven", Kind::Bool, |row| {
             (row.finding.certainty == Certainty::Proven).into()
         }),
-        Definition::new("requester", Kind::Text, |row| row.host(0)),
-        Definition::new("requester_qpn", Kind::Int, |row| row.qpn(0)),
-        Definition::new("responder", Kind::Text, |row| row.host(1)),
-        Definition::new("responder_qpn", Kind::Int, |row| row.qpn(1)),
-        Definition::new("dscp", Kind::Int, |row| row.end(0).and_then(|end| end.dscp).into()),
+        Definition::new("requester", Kind::Text, |row| row.host(End::A)),
+        Definition::new("requester_qpn", Kind::Int, |row| row.qpn(End::A)),
+        Definition::new("responder", Kind::Text, |row| row.host(End::B)),
+        Definition::new("responder_qpn", Kind::Int, |row| row.qpn(End::B)),
+        Definition::new("dscp", Kind::Int, |row| row.end(End::A).and_then(|end| end.dscp).into()),
         Definition::new("time", Kind::Time, |row| row.nanos().into()),
         Definition::new("time_epoch", Kind::Int, |row| row.nanos().into()),
         Definition::new("cost_ns", Kind::Int, |row| row.finding.cost_nanos.into()),
@@ -42,18 +42,17 @@ pub(super) fn definitions<'a>() -> [Definition<FindingRow<'a>>; 17] {
 }
 
 impl FindingRow<'_> {
-    /// The host of the requester (0) or of the responder (1).
-    fn host(&self, side: usize) -> Cell {
-        let host = self.finding.hosts.and_then(|hosts| hosts.get(side).copied());
-        host.map(address_text).into()
+    /// Host of the requester (A) or of the responder (B).
+    fn host(&self, side: End) -> Cell {
+        self.finding.hosts.map(|hosts| address_text(hosts[side])).into()
     }
 
-    fn end(&self, side: usize) -> Option<&End> {
-        let requester = usize::from(self.finding.requester? & 1);
-        self.connection?.ends.get(requester ^ side)
+    fn end(&self, side: End) -> Option<&Endpoint> {
+        let requester = self.finding.requester?;
+        Some(&self.connection?.ends[requester.exchanged_if(side == End::B)])
     }
 
-    fn qpn(&self, side: usize) -> Cell {
+    fn qpn(&self, side: End) -> Cell {
         self.end(side).and_then(|end| end.qpn).map(|qpn| qpn.get()).into()
     }
 

@@ -9,7 +9,9 @@ use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use roce::analysis::{Connection, End, Message, Outcome, Report, operation_name, service_name};
+use roce::analysis::{
+    Connection, End, Endpoint, Message, Outcome, Report, operation_name, service_name,
+};
 use roce::decode::address_text;
 use roce::time::Instant;
 
@@ -21,8 +23,8 @@ use crate::outfile;
 /// A message and its connection.
 pub(super) struct MessageRow<'a> {
     connection: Option<&'a Connection>,
-    /// Index of the connection's end that is the requester.
-    requester: usize,
+    /// End of the connection that is the requester.
+    requester: End,
     record: Record,
     words: &'a [&'static str],
 }
@@ -39,8 +41,8 @@ pub(super) fn definitions<'a>() -> [Definition<MessageRow<'a>>; 23] {
         Definition::new("immediate", Kind::Bool, |row| (row.record[FLOW] >> 40 & 1 == 1).into()),
         Definition::new("requester", Kind::Text, |row| row.address(row.requester)),
         Definition::new("requester_qpn", Kind::Int, |row| row.qpn(row.requester)),
-        Definition::new("responder", Kind::Text, |row| row.address(1 - row.requester)),
-        Definition::new("responder_qpn", Kind::Int, |row| row.qpn(1 - row.requester)),
+        Definition::new("responder", Kind::Text, |row| row.address(row.requester.other())),
+        Definition::new("responder_qpn", Kind::Int, |row| row.qpn(row.requester.other())),
         Definition::new("bytes", Kind::Int, |row| row.record[BYTES].into()),
         Definition::new("first_psn", Kind::Int, |row| (row.record[PSNS] & 0xffff_ffff).into()),
         Definition::new("last_psn", Kind::Int, |row| (row.record[PSNS] >> 32).into()),
@@ -70,15 +72,15 @@ impl MessageRow<'_> {
         self.words.get(position).copied().unwrap_or_default()
     }
 
-    fn party(&self, side: usize) -> Option<&End> {
-        self.connection.and_then(|connection| connection.ends.get(side))
+    fn party(&self, side: End) -> Option<&Endpoint> {
+        self.connection.map(|connection| &connection.ends[side])
     }
 
-    fn address(&self, side: usize) -> Cell {
+    fn address(&self, side: End) -> Cell {
         self.party(side).map(|end| address_text(end.address)).into()
     }
 
-    fn qpn(&self, side: usize) -> Cell {
+    fn qpn(&self, side: End) -> Cell {
         self.party(side).and_then(|end| end.qpn).map(|qpn| qpn.get()).into()
     }
 
@@ -142,7 +144,7 @@ impl Spool {
         let [operation, outcome, nak] = words.map(|word| self.position(word));
         let mut record = Record::default();
         record[FLOW] = u64::from(message.flow)
-            | u64::from(message.requester & 1) << 32
+            | (message.requester as u64) << 32
             | u64::from(message.immediate) << 40;
         record[WORDS] = operation << OPERATION | outcome << OUTCOME | nak << NAK;
         record[BYTES] = message.bytes;
@@ -191,13 +193,13 @@ impl Spool {
 
     fn row<'a>(&'a self, record: Record, report: &'a Report) -> MessageRow<'a> {
         let provisional = u32::try_from(record[FLOW] & 0xffff_ffff).unwrap_or(0);
-        let sender = usize::from(record[FLOW] >> 32 & 1 == 1);
+        let sender = End::A.exchanged_if(record[FLOW] >> 32 & 1 == 1);
         let flow = report.flow_of(provisional);
         // Connections are in the order of their numbers.
         let find = |flow| report.connections.binary_search_by_key(&flow, |found| found.flow).ok();
         let connection = flow.and_then(|(flow, _)| report.connections.get(find(flow)?));
         let exchanged = flow.is_some_and(|(_, exchanged)| exchanged);
-        let requester = if exchanged { 1 - sender } else { sender };
+        let requester = sender.exchanged_if(exchanged);
         MessageRow { connection, requester, record, words: &self.words }
     }
 }

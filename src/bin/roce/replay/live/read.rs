@@ -38,7 +38,7 @@ pub(super) fn scripts(file: &Path, args: &LiveArgs) -> Result<Vec<Script>> {
         let side = |script: &&Script| match args.side {
             // Ends are in the order of their first requests.
             None => true,
-            Some(SideArg::Index(index)) => script.side == index,
+            Some(SideArg::Index(index)) => script.side.index() == usize::from(index),
             Some(SideArg::Address(address)) => script.requester.address == gid(address),
         };
         chosen.extend(of_flow.filter(side).take(1).filter(|_| wanted).cloned());
