@@ -122,6 +122,9 @@
 //! - An error names the layer or the offset, what was needed and what was there.
 //! - Facts about an opcode stand in one table; the layout of a header in one declaration.
 
+// On docs.rs, items say which feature they need.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(not(target_os = "linux"))]
 compile_error!("roce needs Linux: its links, its memory and its event queues are built on it");
 

@@ -19,8 +19,12 @@ mod netns;
 #[path = "common/process.rs"]
 mod process;
 
-/// Bytes by which `roce run` recognizes its library.
-const OURS: &[u8] = b"\x7fELF, and somewhere in it: roce libibverbs over soft NICs";
+/// Bytes by which `roce run` recognizes its library, and its version.
+const OURS: &str = concat!(
+    "\x7fELF, and somewhere in it: roce libibverbs over soft NICs, version ",
+    env!("CARGO_PKG_VERSION"),
+    "\0"
+);
 
 /// A directory with something in it that has the library's name.
 struct Place(PathBuf);
@@ -69,23 +73,21 @@ fn the_program_finds_the_library_and_what_its_devices_shall_be() {
 }
 
 #[test]
-fn program_runs_where_no_temporary_file_can_be_written_and_unknown_forms_are_refused() {
+fn files_are_in_shared_memory_without_a_temporary_directory_and_unknown_forms_are_refused() {
     let place = Place::new("unwritable");
     std::fs::write(place.0.join("libroce-files.so"), b"").unwrap();
     let run = |form: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-        command.args(["run", "--device", "udp:127.9.4.7", "echo", "ran"]);
+        command.args(["run", "--device", "udp:127.9.4.7", "sh", "-c", "echo $ROCE_TREE"]);
         command.env("ROCE_LIBRARY", &place.0).env("TMPDIR", "/nonexistent");
         command.env("ROCE_FILES", form).output().unwrap()
     };
     let output = run("preload");
-    assert_eq!(text(&output.stdout), "ran\n", "{output:?}");
-    let error = text(&output.stderr);
-    assert!(error.contains("cannot write the files of devices"), "{error}");
+    assert!(text(&output.stdout).starts_with("/dev/shm/roce-files-"), "{output:?}");
     // Where user namespaces are forbidden, that form is refused.
     let output = run("namespace");
     let forbidden = text(&output.stderr).contains("namespace");
-    assert!(text(&output.stdout) == "ran\n" || forbidden, "{output:?}");
+    assert!(text(&output.stdout) == "/\n" || forbidden, "{output:?}");
     let output = run("probe");
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(text(&output.stderr).contains("it is 'namespace' or 'preload'"), "{output:?}");
@@ -148,6 +150,14 @@ fn what_cannot_be_run_is_told_with_the_cure() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
         assert!(error.contains(word), "{args:?}: {error}");
     }
+    std::fs::write(place.0.join("libibverbs.so.1"), OURS.replace("version ", "version 9."))
+        .unwrap();
+    let error = text(&place.run(&["true"]).stderr);
+    let versions = format!("is of roce 9.{0} and this command of {0}", env!("CARGO_PKG_VERSION"));
+    assert!(error.contains(&versions) && error.contains("install the library"), "{error}");
+    std::fs::write(place.0.join("libibverbs.so.1"), "\x7fELF of another project").unwrap();
+    let error = text(&place.run(&["true"]).stderr);
+    assert!(error.contains("is not the library of roce"), "{error}");
     let gone = Place(std::env::temp_dir().join("roce-run-no-such-place"));
     let error = text(&gone.run(&["true"]).stderr);
     assert!(error.contains("ROCE_LIBRARY: there is no libibverbs.so.1 at"), "{error}");
@@ -236,7 +246,7 @@ fn device_that_is_named_twice_is_refused() {
 fn library_that_is_not_ours_is_refused() {
     let place = Place::new("foreign");
     let library = place.0.join("libibverbs.so.1");
-    for foreign in [&b""[..], b"\x7fELF of rdma-core", &OURS[1..]] {
+    for foreign in [&b""[..], b"\x7fELF of rdma-core", &OURS.as_bytes()[1..]] {
         std::fs::write(&library, foreign).unwrap();
         let output = place.run(&["true"]);
         let error = text(&output.stderr);

@@ -393,10 +393,17 @@ fn own_user(temporary: &Path) -> io::Result<u32> {
 /// be written: the number of its process, a colon, and the path of a datagram socket.
 pub const CAPTURE_REPORT: &str = "ROCE_CAPTURE_REPORT";
 
-/// The directory of this user for such trees: in the directory for temporary files, and written by
-/// no other user.
+/// The directory of this user for such trees: in the directory for temporary files, or in shared
+/// memory where that cannot be written, as in containers with a read-only root. No other user can
+/// write it.
 pub fn private_directory() -> io::Result<PathBuf> {
-    let temporary = fs::canonicalize(std::env::temp_dir())?;
+    let temporary = std::env::temp_dir();
+    private_directory_in(&temporary)
+        .or_else(|error| private_directory_in(Path::new("/dev/shm")).map_err(|_| error))
+}
+
+fn private_directory_in(temporary: &Path) -> io::Result<PathBuf> {
+    let temporary = fs::canonicalize(temporary)?;
     let user = own_user(&temporary)?;
     // Another user can have made the first.
     let names = [format!("roce-files-{user}"), format!("roce-files-{user}-{}", std::process::id())];

@@ -347,10 +347,32 @@ fn help_teaches_and_the_rest_comes_with_it() {
     );
     assert!(stdout(&["completions", "bash"]).contains("_roce"));
     assert!(stdout(&["man"]).contains(".TH roce 1"));
-    let bare = roce(&[]);
-    assert_eq!(bare.status.code(), Some(2));
-    assert!(String::from_utf8(bare.stderr).unwrap().contains("Usage: roce"));
+    assert_eq!(roce(&["--no-command"]).status.code(), Some(2));
     assert_eq!(roce(&["decode"]).status.code(), Some(2));
+}
+
+#[test]
+fn command_alone_shows_four_things_to_try() {
+    let text = stdout(&[]);
+    let tries = text.lines().filter(|line| line.starts_with("  roce ")).count();
+    assert_eq!(tries, 4, "{text}");
+    assert!(text.lines().count() < 12 && text.lines().all(|line| line.len() < 80), "{text}");
+}
+
+#[test]
+fn version_says_commit_features_and_library() {
+    let output = Command::new(env!("CARGO_BIN_EXE_roce"))
+        .arg("--version")
+        .env("ROCE_LIBRARY", "/no/such/directory")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let words: Vec<&str> =
+        text.lines().map(|line| line.split_whitespace().next().unwrap()).collect();
+    assert_eq!(words, ["roce", "commit", "features", "library"]);
+    assert!(text.starts_with(concat!("roce ", env!("CARGO_PKG_VERSION"), "\n")), "{text}");
+    assert!(text.contains("library   none: ROCE_LIBRARY: there is no libibverbs.so.1"), "{text}");
+    assert_eq!(stdout(&["-V"]), concat!("roce ", env!("CARGO_PKG_VERSION"), "\n"));
 }
 
 /// A server on a loopback address of its own, which is told to end when the test does.

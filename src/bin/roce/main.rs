@@ -7,6 +7,7 @@ mod decode;
 mod demo;
 mod device;
 mod devices;
+mod doctor;
 mod flows;
 mod help;
 mod input;
@@ -29,6 +30,8 @@ mod tables;
 #[cfg(not(feature = "parquet"))]
 #[path = "tables/absent.rs"]
 mod tables;
+mod version;
+mod welcome;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -43,7 +46,7 @@ use roce::decode::{PrintableLines, is_plain};
 /// Exit status: 0 on success, 1 when the command found something wrong, 2 on errors, 130 after
 /// Ctrl-C.
 #[derive(Debug, Parser)]
-#[command(name = "roce", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "roce", version, max_term_width = 100, subcommand_required = true)]
 #[command(after_help = "\
 `roce help COMMAND` prints the help of a command. Pages: `roce help faults` (--fault of roce run), `roce help filter` \
 (filters of roce decode and roce flows), `roce help parquet` (tables).")]
@@ -64,6 +67,7 @@ enum Command {
     Mesh(mesh::Args),
     Conform(Box<conform::Args>),
     Devices(devices::Args),
+    Doctor(doctor::Args),
     Run(run::Args),
     Completions(shell::CompletionsArgs),
     Man(man::ManArgs),
@@ -76,11 +80,15 @@ fn could_not() -> ExitCode {
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
-    let result = match help::page(arguments.get(1..).unwrap_or_default()) {
-        Some(printed) => printed,
-        None => match parse(&arguments) {
-            Ok(cli) => run(cli.command),
-            Err(told) => return tell(&told),
+    let result = match arguments.get(1..).unwrap_or_default() {
+        [] => welcome::print(),
+        [only] if only == "--version" => version::print(),
+        given => match help::page(given) {
+            Some(printed) => printed,
+            None => match parse(&arguments) {
+                Ok(cli) => run(cli.command),
+                Err(told) => return tell(&told),
+            },
         },
     };
     match result {
@@ -111,6 +119,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Mesh(args) => mesh::run(&args),
         Command::Conform(args) => conform::run(*args),
         Command::Devices(args) => devices::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => man::man(&args),

@@ -219,6 +219,7 @@ static RUN: Sections = Sections {
     ],
     environment: &[
         ("ROCE_LIBRARY", "The libibverbs.so.1 to use, or its directory."),
+        ("XDG_CACHE_HOME", "Where a released command unpacks its library, if none is installed."),
         ("ROCE_FILES", "How the program sees the files of its devices: namespace or preload."),
         ("ROCE_LOG", "A file to write into why a device cannot be opened."),
         (
@@ -233,11 +234,17 @@ static RUN: Sections = Sections {
     see_also: "roce(1), roce-devices(1), roce-decode(1), ibv_devinfo(1), ib_write_bw(1), verbs(7)",
 };
 
+static DOCTOR: Sections = Sections {
+    exit_status: &[("0", "roce run works on this machine."), ("1", "roce run cannot work."), ERROR],
+    environment: &[("ROCE_LIBRARY", "The libibverbs.so.1 to use, or its directory."), COLUMNS],
+    see_also: "roce(1), roce-run(1), roce-devices(1), capabilities(7), user_namespaces(7)",
+};
+
 static OTHERS: Sections = Sections {
     exit_status: &[DONE, ("1", "The command found something wrong."), ERROR, INTERRUPTED],
     environment: &[TOKEN, NO_COLOR, COLUMNS],
     see_also: "roce-demo(1), roce-run(1), roce-decode(1), roce-flows(1), roce-replay(1), roce-serve(1), roce-bench(1), \
-               roce-ping(1), roce-mesh(1), roce-conform(1), roce-devices(1)",
+               roce-ping(1), roce-mesh(1), roce-conform(1), roce-devices(1), roce-doctor(1)",
 };
 
 /// Returns the sections of the page with this name. Pages that are not listed have those of every
@@ -252,6 +259,7 @@ fn sections(name: &str) -> &'static Sections {
         "roce-ping" => &PING,
         "roce-mesh" => &MESH,
         "roce-run" => &RUN,
+        "roce-doctor" => &DOCTOR,
         _ => &OTHERS,
     }
 }

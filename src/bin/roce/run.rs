@@ -1,8 +1,9 @@
 //! `roce run`: an unmodified verbs program on a soft NIC.
 
+mod bundle;
 mod devices;
 mod files;
-mod library;
+pub(crate) mod library;
 mod namespace;
 mod supervise;
 
@@ -50,7 +51,8 @@ GID indexes: 0, 1 and 3 are the device's address as RoCE v2, where programs writ
 mlx5 expect it. 2 is its RoCE v1 row, which cannot be used. On raw:INTERFACE, 0 is the GID of the Ethernet address.
 
 The library is looked for in ROCE_LIBRARY, in ../lib/roce and ibverbs beside this command, and in lib/roce of ~/.local,
-/usr/local and /usr; `tools/ibverbs/install` puts it there.
+/usr/local and /usr, where `tools/ibverbs/install` puts it. It must be of this command's version. Released commands carry
+their library and unpack it into XDG_CACHE_HOME, if none is installed. `roce doctor` tells which one is used.
 
 The files of devices are real ones, in a user and mount namespace of the program's own, where the system allows that and the
 program loses nothing by it. For a privileged caller and for a setuid program, a preloaded library redirects calls of libc
@@ -139,6 +141,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     supervise::follow(&mut command);
     let error = command.exec();
     Ok(cannot_run(name, &error))
+}
+
+/// Returns the reason for which programs cannot have a mount namespace, if they cannot.
+pub(crate) fn namespace_refusal() -> Option<String> {
+    files::namespace_refusal()
 }
 
 /// Says why a program was not started.

@@ -6,7 +6,7 @@ mod scenes;
 mod stage;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
@@ -90,6 +90,32 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         WholeFile::write(named, path, &stage.capture())?;
         writeln!(out, "\nThe capture is {}; show it with: roce decode -V {0}", path.display())?;
     }
+    writeln!(out, "\n{}", next_steps(args.pcap.as_deref()))?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns what to try after the demo.
+fn next_steps(capture: Option<&Path>) -> String {
+    let capture = capture.map_or_else(
+        || "roce demo --pcap demo.pcapng && roce flows demo.pcapng".to_owned(),
+        |path| format!("roce flows {}", path.display()),
+    );
+    format!(
+        "Next:\n  roce run -- ibv_devinfo            your own verbs programs on such NICs; `roce help run`\n  \
+         {capture:34} connections, losses and their causes\n  \
+         roce doctor                        what this machine can do"
+    )
+}
+
+/// Lets two soft NICs do some scenes without a word: small messages, and large ones both ways.
+pub(crate) fn try_nics() -> Result<()> {
+    let stage = Stage::open()?;
+    let mut nowhere = std::io::sink();
+    for scene in scenes::SCENES.iter().filter(|it| matches!(it.title, "SEND" | "RDMA READ")) {
+        let mut play = stage.play(&mut nowhere)?;
+        (scene.play)(&mut play)?;
+        play.end()?;
+    }
+    Ok(())
 }

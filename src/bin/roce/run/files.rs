@@ -44,7 +44,7 @@ pub(super) fn choose(program: &OsStr) -> Result<Form> {
     match env::var(CHOICE).as_deref() {
         Ok("namespace") => Ok(Form::Namespace),
         Ok("preload") => Ok(Form::Preload),
-        Ok("") | Err(_) => Ok(match would_lose(program) || !namespace_works() {
+        Ok("") | Err(_) => Ok(match would_lose(program) || namespace_refusal().is_some() {
             true => Form::Preload,
             false => Form::Namespace,
         }),
@@ -84,13 +84,21 @@ fn gains_privilege(file: &Path) -> bool {
         || rustix::fs::getxattr(file, "security.capability", &mut capabilities).is_ok()
 }
 
-/// Whether this system lets the caller have a mount namespace with the files. What was entered
-/// cannot be left, so a copy of this command tries.
-fn namespace_works() -> bool {
+/// Returns the reason for which the caller cannot have a mount namespace with the files, if it
+/// cannot. What was entered cannot be left, so a copy of this command tries.
+pub(super) fn namespace_refusal() -> Option<String> {
     let mut copy = Command::new("/proc/self/exe");
     copy.args(["run", "--", "true"]).env(PROBE, "1");
-    copy.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    copy.status().is_ok_and(|status| status.success())
+    copy.stdin(Stdio::null()).stdout(Stdio::null());
+    match copy.output() {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said = said.lines().next().unwrap_or_default();
+            Some(said.rsplit(": ").next().unwrap_or_default().to_owned())
+        }
+        Err(error) => Some(error.to_string()),
+    }
 }
 
 /// Lets the program that is about to be run see the files of its devices, and preloads the library,
