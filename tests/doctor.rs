@@ -102,7 +102,7 @@ fn loopback_that_is_down_is_a_failure_until_it_is_up() {
         ip(cure.strip_prefix("ip ").unwrap());
         let (_, findings) = diagnose(anywhere);
         assert_eq!(find(&findings, "devices", "soft:lo can be used")["status"], "ok");
-        assert_eq!(find(&findings, "system calls", "exchange a message")["status"], "ok");
+        assert_eq!(find(&findings, "system calls", "exchange messages")["status"], "ok");
     });
 }
 

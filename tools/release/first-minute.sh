@@ -1,0 +1,48 @@
+#!/bin/sh
+# What a user does in the first minute, as it is run in a fresh root: first-minute.sh ROCE [FORM]
+#
+# ROCE is the command, as the PATH finds it or by its path. Fails at the first command that does not
+# do what it should, and prints what each said.
+set -eu
+roce=$1
+work=$(mktemp -d)
+cd "$work"
+trap 'status=$?; [ $status = 0 ] || { echo "FAILED: $doing"; cat "$work/server" "$work/client" 2>/dev/null; }; exit $status' EXIT
+
+# pair NAME SERVER -- CLIENT: two programs on one host, the client when the server listens.
+pair() {
+    doing=$1
+    : >"$work/server"
+    sh -c "exec $roce run --quiet -- $2" >"$work/server" 2>&1 &
+    server=$!
+    tries=0
+    until sh -c "$roce run --quiet -- $3" >"$work/client" 2>&1; do
+        tries=$((tries + 1))
+        [ $tries -lt 30 ] || return 1
+        sleep 0.2
+    done
+    wait $server
+}
+
+doing=version
+$roce --version
+doing=doctor
+$roce doctor || true
+pair ib_write_bw "ib_write_bw -n 1000" "ib_write_bw -n 1000 localhost"
+grep -A1 '#bytes' "$work/client"
+[ -z "${FIRST_TABLE:-}" ] || { cat /proc/uptime >"$FIRST_TABLE"; }
+pair ibv_rc_pingpong "ibv_rc_pingpong -g 0" "ibv_rc_pingpong -g 0 localhost"
+tail -1 "$work/client"
+pair rping "rping -s -a 127.0.0.1 -C 3" "rping -c -a 127.0.0.1 -C 3 -v"
+grep -c 'ping data: rdma-ping' "$work/client"
+doing=demo
+$roce demo --pcap demo.pcapng >demo.txt
+tail -5 demo.txt
+doing=decode
+$roce decode demo.pcapng | tail -2
+doing='flows --html'
+$roce flows --html page.html demo.pcapng >flows.txt || [ $? = 1 ] # 1: it has findings
+grep -qi '<html' page.html
+doing='run --pcap'
+$roce run --quiet --pcap it.pcapng -- ibv_devinfo >/dev/null
+echo "first minute: all done"
