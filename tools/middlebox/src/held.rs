@@ -25,6 +25,14 @@ pub(crate) struct Due {
     pub(crate) fault: &'static str,
 }
 
+impl Due {
+    /// Whether another packet of the same direction arrived later.
+    fn is_passed_by(&self, other: &Self) -> bool {
+        let numbers = [self, other].map(|due| due.packet.as_ref().map(|(number, _)| *number));
+        self.direction == other.direction && numbers[0].is_some() && numbers[0] < numbers[1]
+    }
+}
+
 /// Orders by time, then by arrival.
 #[derive(Debug, PartialEq, Eq)]
 struct Timed {
@@ -109,10 +117,8 @@ impl Held {
         }
         self.timed.peek().filter(|Reverse(it)| it.at <= now)?;
         let Reverse(Timed { due, .. }) = self.timed.pop()?;
-        if due.packet.is_some() {
-            let passed = self.waiting.iter_mut().filter(|it| it.due.direction == due.direction);
-            passed.for_each(|it| it.left = it.left.saturating_sub(1));
-        }
+        let passed = self.waiting.iter_mut().filter(|it| it.due.is_passed_by(&due));
+        passed.for_each(|it| it.left = it.left.saturating_sub(1));
         Some(due)
     }
 }
@@ -137,9 +143,12 @@ mod tests {
     #[test]
     fn packet_is_held_until_others_have_passed() {
         let late = Effect { reordering: Some(Reordering::Packets(2)), ..Effect::default() };
-        let [a, b, c] = [Effect::default(), Effect::default(), Effect::default()];
-        let (mut all, now) = held(&[late.clone(), a, b, c]);
+        let plain = Effect::default;
+        let (mut all, now) = held(&[late.clone(), plain(), plain(), plain()]);
         assert_eq!(order(&mut all, now), [1, 2, 0, 3]);
+        // Those that arrived before it do not pass it.
+        let (mut all, now) = held(&[plain(), plain(), late.clone(), plain(), plain()]);
+        assert_eq!(order(&mut all, now), [0, 1, 3, 4, 2]);
         // If none comes, it departs in the end.
         let (mut alone, now) = held(&[late]);
         assert_eq!(order(&mut alone, now), []);
