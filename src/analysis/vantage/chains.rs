@@ -155,6 +155,8 @@ fn align(sent: &[Sent], here: &[Sighting], spread: i64) -> Vec<Origin> {
     let copies = find_copies(sent, here, &places_of, spread);
     let mut origins = vec![Origin::Unseen; here.len()];
     let mut is_matched = vec![false; sent.len()];
+    // Equal packets before this one are matched.
+    let mut unmatched: HashMap<u32, usize> = HashMap::new();
     for (at, seen) in in_order(sent, here, &orders, &places_of, &copies) {
         origins[seen] = Origin::Sent(at);
         is_matched[at] = true;
@@ -165,8 +167,17 @@ fn align(sent: &[Sent], here: &[Sighting], spread: i64) -> Vec<Origin> {
         }
         let mut candidates = candidates(places_of(seen.identity), sent, seen.time, order);
         let open = candidates.clone().rev().find(|&at| !is_matched[at]);
+        let is_copy = copies.contains(&seen.index);
+        let open = open.or_else(|| {
+            let places = places_of(seen.identity);
+            let until = sent_until(places, sent, seen.time);
+            let from = unmatched.entry(seen.identity).or_default();
+            let open = places[..until].iter().skip(*from).position(|&at| !is_matched[at]);
+            *from = open.map_or(until, |open| *from + open);
+            places[..until].get(*from).copied()
+        });
         *origin = match open {
-            Some(at) if !copies.contains(&seen.index) => {
+            Some(at) if !is_copy => {
                 is_matched[at] = true;
                 Origin::Reordered(at)
             }
