@@ -167,7 +167,9 @@ fn retransmissions_of_rxe_lossy_are_those_that_can_be_counted() {
     let late = report.totals.all.reordered;
     assert!((noted.saturating_sub(late)..=noted).contains(&total), "{total} {noted} {late}");
     // The ping-pong: 30 messages one way, 29 the other, and one for which the requester gave up.
-    let ends = counted(recorder.messages.iter().map(|m| (m.requester.index(), m.bytes, status(m.outcome))));
+    let ends = counted(
+        recorder.messages.iter().map(|m| (m.requester.index(), m.bytes, status(m.outcome))),
+    );
     let expected = [((0, 6000, "0"), 30), ((1, 6000, "0"), 29), ((1, 6000, "12"), 1)];
     assert_eq!(ends.into_iter().collect::<Vec<_>>(), expected);
     assert_eq!(report.findings[0].kind, FindingKind::RetryLimit);

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::cause::Retransmissions;
 use super::finding::KindSet;
 use super::limits::STALLS_MAX;
 use super::message::OperationStatistics;
@@ -173,35 +174,6 @@ pub struct Direction {
     pub cnp_reaction_bytes: [u64; 2],
 }
 
-/// Retransmitted packets by cause.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Retransmissions {
-    /// Retransmissions after a timeout.
-    pub timeout: Retransmitted,
-    /// Retransmissions after a NAK with the code PSN sequence error.
-    pub sequence_nak: Retransmitted,
-    /// Retransmissions after a response that implied the loss of an earlier one.
-    pub implied_nak: Retransmitted,
-    /// Retransmissions after an RNR NAK.
-    pub rnr: Retransmitted,
-}
-
-/// Retransmissions for one cause.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Retransmitted {
-    /// Number of times that the requester went back.
-    pub rewinds: u64,
-    /// Packets that it retransmitted.
-    pub packets: u64,
-    /// Wire bytes of these packets.
-    pub bytes: u64,
-    /// Nanoseconds between the first transmission of the packet it went back to (the last, if it
-    /// had gone back to it before) and the retransmission, in all.
-    pub wait_nanos: u64,
-}
-
 /// Answers of a responder that was slow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -297,29 +269,4 @@ impl Direction {
 #[expect(clippy::cast_precision_loss, reason = "for a ratio")]
 fn as_f64(count: u64) -> f64 {
     count as f64
-}
-
-impl Retransmissions {
-    /// All causes together.
-    pub fn total(&self) -> Retransmitted {
-        let mut total = self.timeout;
-        [self.sequence_nak, self.implied_nak, self.rnr].iter().for_each(|cause| total.add(cause));
-        total
-    }
-
-    fn add(&mut self, other: &Self) {
-        self.timeout.add(&other.timeout);
-        self.sequence_nak.add(&other.sequence_nak);
-        self.implied_nak.add(&other.implied_nak);
-        self.rnr.add(&other.rnr);
-    }
-}
-
-impl Retransmitted {
-    fn add(&mut self, other: &Self) {
-        self.rewinds += other.rewinds;
-        self.packets += other.packets;
-        self.bytes += other.bytes;
-        self.wait_nanos += other.wait_nanos;
-    }
 }

@@ -42,9 +42,9 @@ pub(super) struct Evidence {
     /// Lost packets whose ICRC was wrong where they were captured.
     pub(super) corrupted_losses: u64,
     /// The first packet of each rewind, by cause.
-    pub(super) rewinds: [Frames; 4],
+    pub(super) rewinds: [Frames; RetransmissionCause::COUNT],
     /// The longest wait for a rewind, by cause.
-    pub(super) longest_wait: [u64; 4],
+    pub(super) longest_wait: [u64; RetransmissionCause::COUNT],
     pub(super) duplicates: Frames,
     pub(super) reordered: Frames,
     pub(super) icrc_errors: Frames,

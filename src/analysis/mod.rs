@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod budget;
+mod cause;
 mod conclude;
 mod congestion;
 mod connection;
@@ -47,10 +48,8 @@ mod vantage;
 #[cfg(test)]
 mod tests;
 
-pub use connection::{
-    Blame, Connection, Direction, Endpoint, Pairing, Retransmissions, Retransmitted, SlowAnswers,
-    Stall,
-};
+pub use cause::{RetransmissionCause, Retransmissions, Retransmitted};
+pub use connection::{Blame, Connection, Direction, Endpoint, Pairing, SlowAnswers, Stall};
 pub use finding::{Certainty, Finding, FindingKind, KindSet, Thresholds};
 pub use groups::{Burst, Group, Groups, HostMatrix, KindShare, KindSummary, MatrixCell, Subject};
 pub use kind::{CaptureKind, ClocksApart};
@@ -71,21 +70,6 @@ pub use crate::observe::sightings::{LostBetween, Sightings};
 /// The number of a connection, from 1 in the order in which their first packets appear:
 /// `roce.flow`.
 pub type FlowNumber = u32;
-
-/// Cause of a retransmission.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RetransmissionCause {
-    /// No acknowledgement came within the retransmission timeout.
-    Timeout,
-    /// The responder reported a gap: NAK with the code PSN sequence error.
-    SequenceNak,
-    /// A later response arrived while that of an earlier READ or ATOMIC was missing (§9.7.5.1.1
-    /// "implied NAK").
-    ImpliedNak,
-    /// The responder had no receive posted: RNR NAK.
-    Rnr,
-}
 
 /// Place where a packet was lost, as far as the capture tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]

@@ -58,11 +58,7 @@ impl Row {
 impl Direction {
     /// Retransmitted packets, for whatever cause.
     pub fn retransmitted_packets(&self) -> u64 {
-        let causes = &self.retransmissions;
-        [causes.timeout, causes.sequence_nak, causes.implied_nak, causes.rnr]
-            .iter()
-            .map(|cause| cause.packets)
-            .sum()
+        self.retransmissions.total().packets
     }
 }
 

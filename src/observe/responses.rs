@@ -125,6 +125,10 @@ impl ResponseRuns {
         if let Some((run, next)) = &mut self.current {
             if (*next..run.end).contains(&sequence) && !begins {
                 let head = *next..sequence;
+                // It, or all before it, did not come in order.
+                if head.end - head.start > 1 && take(&mut self.missing, sequence) {
+                    return Arrival::Late { is_out_of_order: self.disorder.fall_behind() };
+                }
                 *next = sequence + 1;
                 self.expect_late(head.clone());
                 self.disorder.advance(head.end - head.start);
@@ -139,7 +143,8 @@ impl ResponseRuns {
             } else {
                 is_unfinished || !is_answered_again
             };
-            if may_be_late && self.take_late(sequence) {
+            let may_be_late = may_be_late || self.skipped_before(sequence, holds) > 1;
+            if may_be_late && take(&mut self.missing, sequence) {
                 return Arrival::Late { is_out_of_order: self.disorder.fall_behind() };
             }
             if let Some((_, next)) = self.current
@@ -155,12 +160,23 @@ impl ResponseRuns {
         let unanswered = self.waiting.drain(..at).collect();
         let Some(run) = self.waiting.pop_front() else { return Arrival::Stray };
         self.current = Some((run, sequence + 1));
-        self.take_late(sequence);
+        take(&mut self.missing, sequence);
         let head = run.first..sequence;
         self.expect_late(tail.clone());
         self.expect_late(head.clone());
         self.disorder.advance(tail.end - tail.start + head.end - head.start);
         Arrival::Due(Missing { tail, unanswered, head })
+    }
+
+    /// Number of responses that are missing if a response begins the run that waits for it. One
+    /// that was missing is late if it is the only one that has to be explained.
+    fn skipped_before(&self, sequence: u64, holds: impl Fn(&Run) -> bool) -> u64 {
+        let Some(at) = self.waiting.iter().position(holds) else { return 0 };
+        let rest = self.current.filter(|(run, _)| run.is_sized);
+        let tail = rest.map_or(0, |(run, next)| run.end.saturating_sub(next));
+        let before = self.waiting.range(..at).filter(|run| run.is_sized);
+        let head = self.waiting.get(at).map_or(0, |run| sequence - run.first);
+        before.map(|run| run.end - run.first).sum::<u64>() + tail + head
     }
 
     /// Remembers responses that are missing, the last ones if they are many.
@@ -169,12 +185,6 @@ impl ResponseRuns {
         self.missing.extend(first..missing.end);
         let excess = self.missing.len().saturating_sub(LATE_MAX);
         self.missing.drain(..excess);
-    }
-
-    /// Whether a response was missing; it is not any more.
-    fn take_late(&mut self, sequence: u64) -> bool {
-        let at = self.missing.iter().position(|&missing| missing == sequence);
-        at.and_then(|at| self.missing.remove(at)).is_some()
     }
 
     /// Takes what is missing before a response to `sequence`, which was requested at `time`, though
@@ -197,6 +207,12 @@ impl ResponseRuns {
         self.waiting.retain(|run| !is_done(run));
         done
     }
+}
+
+/// Whether a response was missing; it is not any more.
+fn take(missing: &mut VecDeque<u64>, sequence: u64) -> bool {
+    let at = missing.iter().position(|&missing| missing == sequence);
+    at.and_then(|at| missing.remove(at)).is_some()
 }
 
 #[cfg(test)]

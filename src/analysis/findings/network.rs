@@ -3,7 +3,6 @@
 
 use super::{Side, text};
 use crate::analysis::RetransmissionCause;
-use crate::analysis::connection::Retransmitted;
 use crate::analysis::evidence::{Evidence, Frames};
 use crate::analysis::finding::{Certainty, Finding, FindingKind};
 
@@ -54,7 +53,10 @@ pub(super) fn loss(side: &Side<'_>) -> Option<Finding> {
     let lost = requests + responses;
     let all = direction.request_packets + direction.response_packets + evidence.places[0];
     let all = all.max(lost);
-    if lost == 0 || share(lost, all) < side.thresholds.loss_share {
+    if lost == 0 {
+        return lost_or_late(side, all);
+    }
+    if share(lost, all) < side.thresholds.loss_share {
         return None;
     }
     let is_likely = evidence.likely_losses == lost;
@@ -108,12 +110,33 @@ pub(super) fn loss(side: &Side<'_>) -> Option<Finding> {
     Some(side.finding(FindingKind::Loss, certainty, cost, &frames, &words))
 }
 
+/// Packets that were lost or late behind the capture point, if nothing tells which: neither a packet
+/// that is known to be lost nor one out of order.
+fn lost_or_late(side: &Side<'_>, all: u64) -> Option<Finding> {
+    let (count, evidence) = (side.direction.lost_or_late, side.evidence);
+    let all = all.max(count);
+    let is_tolerated = share(count, all) < side.thresholds.loss_share;
+    if count == 0 || side.direction.reordered > 0 || is_tolerated {
+        return None;
+    }
+    let packets = text::count(all, "packet");
+    let mut words = format!("at least {} of {packets}", text::grouped(count));
+    words += " lost, or late, behind the capture point";
+    let recovery = recovery(side);
+    if !recovery.is_empty() {
+        words += &format!(", recovered by {}", text::list(&recovery));
+    }
+    let frames = [&evidence.rewinds[1], &evidence.rewinds[2]];
+    Some(side.finding(FindingKind::Loss, Certainty::Likely, waiting(side), &frames, &words))
+}
+
 /// Returns the finding that most packets of the requester are retransmissions, if no other finding
 /// says why.
 pub(super) fn retransmissions(side: &Side<'_>) -> Option<Finding> {
     let (direction, evidence) = (side.direction, side.evidence);
     let total = direction.retransmissions.total();
-    let is_explained = direction.lost_requests + direction.lost_responses + direction.rnr_naks > 0
+    let lost = direction.lost_requests + direction.lost_responses + direction.lost_or_late;
+    let is_explained = lost + direction.rnr_naks > 0
         || direction.slow_answers.count > 0
         || direction.reordered > 0
         || evidence.failure.is_some();
@@ -128,10 +151,6 @@ pub(super) fn retransmissions(side: &Side<'_>) -> Option<Finding> {
     let recovery = recovery(side);
     if !recovery.is_empty() {
         words += &format!(", after {}", text::list(&recovery));
-    }
-    if direction.lost_or_late > 0 {
-        let late = text::count(direction.lost_or_late, "packet");
-        words += &format!("; {late} lost or late behind the capture point");
     }
     let frames = [&evidence.rewinds[0], &evidence.rewinds[1], &evidence.rewinds[2]];
     let (kind, cost) = (FindingKind::Retransmissions, waiting(side));
@@ -163,23 +182,26 @@ fn places(side: &Side<'_>) -> String {
     format!(", {}", text::list(&places))
 }
 
+/// Causes for which lost packets are retransmitted.
+const RECOVERING: [RetransmissionCause; 3] = [
+    RetransmissionCause::Timeout,
+    RetransmissionCause::SequenceNak,
+    RetransmissionCause::ImpliedNak,
+];
+
 /// Returns the causes of the retransmissions of lost packets: `3 timeouts of up to 67 ms`.
 fn recovery(side: &Side<'_>) -> Vec<String> {
     let all = &side.direction.retransmissions;
-    let causes = [
-        (RetransmissionCause::Timeout, all.timeout, "timeout"),
-        (RetransmissionCause::SequenceNak, all.sequence_nak, "sequence NAK"),
-        (RetransmissionCause::ImpliedNak, all.implied_nak, "implied NAK"),
-    ];
     // Those before the requester gave up recovered nothing.
     let in_vain = side.evidence.failure.as_ref().map_or(0, |failure| u64::from(failure.attempts));
-    let used = causes.into_iter().filter_map(|(cause, counter, name)| {
+    let used = RECOVERING.into_iter().filter_map(|cause| {
+        let counter = all.of(cause);
         let is_timeout = cause == RetransmissionCause::Timeout;
         let rewinds = counter.rewinds.saturating_sub(if is_timeout { in_vain } else { 0 });
         if rewinds == 0 {
             return None;
         }
-        let count = text::count(rewinds, name);
+        let count = text::count(rewinds, cause.title());
         if !is_timeout {
             return Some(count);
         }
@@ -193,8 +215,7 @@ fn recovery(side: &Side<'_>) -> Vec<String> {
 /// The time that losses cost, which cannot be more than there was.
 fn waiting(side: &Side<'_>) -> u64 {
     let all = &side.direction.retransmissions;
-    let sum = |counter: &Retransmitted| counter.wait_nanos;
-    let sum = sum(&all.timeout) + sum(&all.sequence_nak) + sum(&all.implied_nak);
+    let sum: u64 = RECOVERING.iter().map(|&cause| all.of(cause).wait_nanos).sum();
     sum.min(side.duration())
 }
 

@@ -8,8 +8,8 @@ use crate::analysis::limits::{PAGE_CONNECTION_ITEMS_MAX, PAGE_ITEMS_MAX};
 use crate::analysis::row::Row;
 use crate::analysis::text::end_text;
 use crate::analysis::{
-    Connection, Direction, Endpoint, Finding, Pairing, Report, Setup, Stall, operation_name,
-    service_name,
+    Connection, Direction, Endpoint, Finding, Pairing, Report, RetransmissionCause, Setup, Stall,
+    operation_name, service_name,
 };
 use crate::decode::address_text;
 use crate::wire::aeth::Syndrome;
@@ -97,7 +97,7 @@ struct DirectionData {
     rtt: crate::analysis::Percentiles,
     lost: [u64; 2],
     /// Packets by timeout, sequence NAK, implied NAK, RNR.
-    retransmissions: [u64; 4],
+    retransmissions: [u64; RetransmissionCause::COUNT],
     duplicates: u64,
     reordered: u64,
     naks: [u64; 5],
@@ -220,8 +220,7 @@ fn direction(one: &Direction, origin: u64) -> DirectionData {
         latency: one.latency.percentiles(),
         rtt: one.rtt.percentiles(),
         lost: [one.lost_requests, one.lost_responses],
-        retransmissions: [causes.timeout, causes.sequence_nak, causes.implied_nak, causes.rnr]
-            .map(|cause| cause.packets),
+        retransmissions: RetransmissionCause::ALL.map(|cause| causes.of(cause).packets),
         duplicates: one.duplicate_packets,
         reordered: one.reordered,
         naks: one.naks,

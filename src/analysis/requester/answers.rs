@@ -37,6 +37,8 @@ pub(super) struct Heard {
 pub(super) struct Answers {
     pub(super) last: LastAnswer,
     pub(super) heard: Heard,
+    /// Last response to the latest request that has had one.
+    pub(super) latest: Heard,
     pub(super) last_nak: Option<LastNak>,
     /// Last acknowledgements: sequence number and digest.
     recent_acks: VecDeque<(u64, u32)>,
@@ -52,6 +54,14 @@ pub(super) struct Answers {
 }
 
 impl Answers {
+    /// Notes a response that came.
+    pub(super) fn hear(&mut self, heard: Heard) {
+        self.heard = heard;
+        if heard.sequence >= self.latest.sequence {
+            self.latest = heard;
+        }
+    }
+
     /// Notes a request that was transmitted or delivered once more.
     pub(super) fn expect_again(&mut self, frame: u64) {
         self.due_again += 1;

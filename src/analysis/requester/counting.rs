@@ -2,8 +2,8 @@
 
 use super::inflight::Inflight;
 use super::limits::STALLS_MAX;
-use super::{Direction, Message, Requester, RetransmissionCause, Scene, Sink};
-use crate::analysis::connection::{Retransmitted, Stall};
+use super::{Message, Requester, RetransmissionCause, Scene, Sink};
+use crate::analysis::connection::Stall;
 use crate::analysis::message::{OperationStatistics, Outcome};
 use crate::wire::Operation;
 
@@ -79,7 +79,7 @@ impl Requester {
 
     /// Counts a packet that was retransmitted for `cause`.
     pub(super) fn count_retransmitted(&mut self, cause: RetransmissionCause, wire_len: u32) {
-        let counter = retransmitted_mut(&mut self.statistics, cause);
+        let counter = self.statistics.retransmissions.of_mut(cause);
         counter.packets += 1;
         counter.bytes += u64::from(wire_len);
     }
@@ -133,18 +133,4 @@ pub(in crate::analysis) fn operation_mut(
         operations.len() - 1
     });
     &mut operations[at]
-}
-
-/// Returns the counters of a cause.
-pub(super) fn retransmitted_mut(
-    direction: &mut Direction,
-    cause: RetransmissionCause,
-) -> &mut Retransmitted {
-    let all = &mut direction.retransmissions;
-    match cause {
-        RetransmissionCause::Timeout => &mut all.timeout,
-        RetransmissionCause::SequenceNak => &mut all.sequence_nak,
-        RetransmissionCause::ImpliedNak => &mut all.implied_nak,
-        RetransmissionCause::Rnr => &mut all.rnr,
-    }
 }

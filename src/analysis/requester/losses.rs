@@ -60,6 +60,9 @@ pub(super) enum Sign {
     Gap,
     /// A NAK names a packet that passed the capture point: it was lost behind it, or is late.
     Nak,
+    /// A response that passed the capture point is asked for again because a later one came to the
+    /// requester: it was lost behind the point, or is late.
+    Overtaken,
     /// The requester timed out: a request was lost, or the responder was slow and answers both.
     Timeout,
 }
@@ -281,6 +284,7 @@ impl Requester {
                 let is_gap = open.loss.frame.is_none();
                 is_mostly_late && (is_gap || open.place == LossPlace::AfterCapturePoint)
             }
+            Sign::Overtaken => true,
             Sign::Timeout => false,
         };
         if is_uncertain {

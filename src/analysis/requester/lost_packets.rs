@@ -42,7 +42,10 @@ impl Requester {
             _ if self.is_response_told(sequence) => {}
             _ if self.is_answered(sequence) => {
                 let frame = self.reads.frame_of(sequence);
-                self.report_answer(sequence, PacketRole::Response, frame, packet, scene);
+                let is_overtaken = cause == RetransmissionCause::ImpliedNak;
+                let sign = if is_overtaken { Sign::Overtaken } else { Sign::Gap };
+                let loss = Loss { frame, ..Loss::of(PacketRole::Response, sequence, packet.frame) };
+                self.report_answer(loss, sign, scene);
             }
             _ if skipped || cause == RetransmissionCause::SequenceNak => {}
             _ => self.judge_timeout(sequence, packet, scene),
@@ -91,8 +94,8 @@ impl Requester {
         }
         let Some(frame) = resent.map(|resent| resent.frame) else {
             // The NAK did not reach the requester, or it would have gone back earlier.
-            let frame = Some(trigger.frame);
-            return self.report_answer(sequence, PacketRole::Nak, frame, packet, scene);
+            let loss = Loss::of(PacketRole::Nak, sequence, packet.frame).captured(trigger.frame);
+            return self.report_answer(loss, Sign::Gap, scene);
         };
         self.corrupt.forget_request(frame);
         let loss = Loss::request(sequence, packet.frame).corrupt(frame);
@@ -285,8 +288,8 @@ impl Requester {
             // Acknowledged, and long ago: the acknowledgement did not arrive.
             let since_ack = now.saturating_sub(ack.time);
             if ack.sequence >= sequence && since_ack > elapsed / 4 {
-                let frame = Some(ack.frame);
-                self.report_answer(ack.sequence, PacketRole::Ack, frame, packet, scene);
+                let loss = Loss::of(PacketRole::Ack, ack.sequence, proof).captured(ack.frame);
+                self.report_answer(loss, Sign::Gap, scene);
             }
             return;
         }
@@ -343,22 +346,11 @@ impl Requester {
 
     /// Reports a response that passed the capture point and did not reach the requester: once for
     /// each frame.
-    fn report_answer<S: Sink>(
-        &mut self,
-        sequence: u64,
-        role: PacketRole,
-        frame: Option<u64>,
-        packet: &PacketFacts,
-        scene: &mut Scene<'_, S>,
-    ) {
-        if let Some(frame) = frame
-            && self.losses.is_answer_told(frame)
-        {
-            // Told before: what was retransmitted for want of it was lost too.
-            return;
+    fn report_answer<S: Sink>(&mut self, loss: Loss, sign: Sign, scene: &mut Scene<'_, S>) {
+        // Told before: what was retransmitted for want of it was lost too.
+        if !loss.frame.is_some_and(|frame| self.losses.is_answer_told(frame)) {
+            self.report_open(loss, LossPlace::AfterCapturePoint, sign, scene);
         }
-        let loss = Loss { frame, ..Loss::of(role, sequence, packet.frame) };
-        self.report_open(loss, LossPlace::AfterCapturePoint, Sign::Gap, scene);
     }
 }
 

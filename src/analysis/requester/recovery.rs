@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use super::counting::retransmitted_mut;
 use super::limits::NAKS_MAX;
 use super::losses::OpenLoss;
 use super::records::{Record, RecordFlags};
@@ -134,12 +133,12 @@ impl Recovery {
         }
     }
 
-    /// The NAK that names a sequence number, or what is acknowledged by now if this is the first
-    /// that is not, and that the requester has not acted on.
+    /// The NAK that names a sequence number and that the requester has not acted on, or one that
+    /// names what was acknowledged since: the requester goes back to the first that is not, as far
+    /// as it knows then.
     pub(super) fn nak_of(&self, sequence: u64, unacked: u64, now: u64) -> Option<Trigger> {
         let is_it = |nak: &&Trigger| {
-            let is_named = nak.sequence == sequence;
-            (is_named || (nak.sequence < sequence && sequence == unacked))
+            (nak.sequence == sequence || (nak.sequence < sequence && sequence <= unacked))
                 && now.saturating_sub(nak.time) < NAK_REACTION_NANOS
         };
         self.naks.iter().rev().find(is_it).copied()
@@ -245,7 +244,7 @@ impl Requester {
     /// Takes back that packets were retransmitted: they were late. `is_forward`: the requester was
     /// retransmitting before, and did not go back for them.
     fn take_back(&mut self, tentative: Tentative, is_forward: bool) {
-        let counter = retransmitted_mut(&mut self.statistics, tentative.cause);
+        let counter = self.statistics.retransmissions.of_mut(tentative.cause);
         if !is_forward {
             counter.rewinds = counter.rewinds.saturating_sub(1);
             counter.wait_nanos = counter.wait_nanos.saturating_sub(tentative.wait);
@@ -255,7 +254,7 @@ impl Requester {
         self.progress.disorder = tentative.disorder;
         for TentativePacket { record: before, wire_len, frame } in tentative.packets {
             let (sequence, bytes) = (before.sequence, u64::from(wire_len));
-            let counter = retransmitted_mut(&mut self.statistics, tentative.cause);
+            let counter = self.statistics.retransmissions.of_mut(tentative.cause);
             counter.packets = counter.packets.saturating_sub(1);
             counter.bytes = counter.bytes.saturating_sub(bytes);
             if let Some(message) = self.messages.find_mut(sequence) {

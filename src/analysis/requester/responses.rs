@@ -62,7 +62,7 @@ impl Requester {
             self.evidence().ghost_responses.push(packet.frame);
             return verdict;
         }
-        self.answers.heard = Heard { sequence, time: packet.time.as_nanos() };
+        self.answers.hear(Heard { sequence, time: packet.time.as_nanos() });
         let answer = packet.aeth.map(|(syndrome, _)| syndrome.answer());
         let is_sent_earlier = self.answers.is_sent_earlier(packet.aeth.map(|(_, msn)| msn));
         let has_run = matches!(role_of(packet, info), PacketRole::Response);

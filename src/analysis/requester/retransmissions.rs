@@ -3,7 +3,6 @@
 
 use super::answers::LastNak;
 use super::corrupt::CorruptRequest;
-use super::counting::retransmitted_mut;
 use super::inflight::{Inflight, needs_response};
 use super::losses::{Loss, Sign};
 use super::records::{Record, RecordFlags};
@@ -66,7 +65,7 @@ impl Requester {
         {
             return Repeat::Rewind(nak.cause, Some(nak));
         }
-        if !is_copy && self.is_response_lost_behind(sequence, now) {
+        if !is_copy && self.is_overtaken_behind(sequence, record.time, now) {
             return Repeat::Rewind(RetransmissionCause::ImpliedNak, None);
         }
         let least = self.round_trip.timeout_least();
@@ -74,7 +73,7 @@ impl Requester {
             && (record.pass == self.recovery.pass || sequence < self.recovery.pass_start);
         // Several capture points tell that it is neither late nor a copy.
         if elapsed >= least || self.losses.are_requests_followed() {
-            return Repeat::Rewind(self.unnamed_cause(now, elapsed), None);
+            return Repeat::Rewind(self.unnamed_cause(sequence, now, elapsed), None);
         }
         if !in_this_pass {
             return Repeat::Late;
@@ -88,13 +87,13 @@ impl Requester {
         let later = self.recovery.implied.filter(|implied| implied.sequence > sequence);
         let later = later.filter(|implied| implied.asked == Asked::Missing);
         let cause = later.map(|implied| implied.cause);
-        Repeat::Rewind(cause.unwrap_or_else(|| self.unnamed_cause(now, elapsed)), later)
+        Repeat::Rewind(cause.unwrap_or_else(|| self.unnamed_cause(sequence, now, elapsed)), later)
     }
 
     /// The cause of a rewind that no response names, `elapsed` after the packet was transmitted: a
     /// timeout, unless the requester was neither silent nor had the time for one, and a NAK came
-    /// shortly before.
-    fn unnamed_cause(&self, now: u64, elapsed: u64) -> RetransmissionCause {
+    /// shortly before, or a response to a later request than this one.
+    fn unnamed_cause(&self, sequence: u64, now: u64, elapsed: u64) -> RetransmissionCause {
         let silence =
             now.saturating_sub(self.answers.last.time.max(self.progress.last_request.time));
         let is_recent = |nak: LastNak| {
@@ -102,23 +101,34 @@ impl Requester {
         };
         let silence_least =
             self.round_trip.nak_reaction().saturating_mul(4).max(TIMEOUT_NANOS_LEAST / 2);
-        let is_timeout = elapsed >= self.round_trip.timeout_least() && silence >= silence_least;
-        if !is_timeout && self.answers.last_nak.is_some_and(is_recent) {
-            RetransmissionCause::SequenceNak
-        } else {
-            RetransmissionCause::Timeout
+        let is_late = elapsed >= self.round_trip.timeout_least();
+        if is_late && silence >= silence_least {
+            return RetransmissionCause::Timeout;
         }
+        if self.answers.last_nak.is_some_and(is_recent) {
+            return RetransmissionCause::SequenceNak;
+        }
+        let message = self.messages.find(sequence).filter(|message| message.needs_response());
+        if message.is_some() && self.answers.latest.sequence > sequence {
+            return RetransmissionCause::ImpliedNak;
+        }
+        if is_late { RetransmissionCause::Timeout } else { RetransmissionCause::Unexplained }
     }
 
     /// Whether the requester goes back to a READ or ATOMIC whose response passed the capture point,
-    /// and soon after another response did: the first one was lost behind the point, and the other
-    /// implied a NAK of it (§9.7.5.1.1).
-    fn is_response_lost_behind(&self, sequence: u64, now: u64) -> bool {
-        let heard = self.answers.heard;
-        let quiet = now.saturating_sub(heard.time);
+    /// or did not come since it was `requested`, and soon after a later response passed: the first
+    /// one was lost or late behind the point, and the other implied a NAK of it (§9.7.5.1.1).
+    fn is_overtaken_behind(&self, sequence: u64, requested: u64, now: u64) -> bool {
+        let latest = self.answers.latest;
+        let quiet = now.saturating_sub(latest.time);
+        let message = self.messages.find(sequence);
+        // A requester that went back does not do so again before a response comes in order.
+        let is_waiting = message.is_some_and(Inflight::needs_response)
+            && latest.time > requested
+            && !self.recovery.is_recovering;
         self.losses.is_point_alone()
-            && self.is_answered(sequence)
-            && heard.sequence > sequence
+            && (is_waiting || self.is_answered(sequence))
+            && latest.sequence > sequence
             && quiet < self.round_trip.silence_least()
     }
 
@@ -222,7 +232,7 @@ impl Requester {
         let now = packet.time.as_nanos();
         let before = self.progress.records.get(sequence).map_or(now, |record| record.time);
         let wait = now.saturating_sub(before);
-        let counter = retransmitted_mut(&mut self.statistics, cause);
+        let counter = self.statistics.retransmissions.of_mut(cause);
         counter.rewinds += 1;
         counter.wait_nanos += wait;
         let evidence = self.evidence();
@@ -310,7 +320,7 @@ impl Requester {
         let trigger = self.recovery.trigger.take_if(|trigger| trigger.sequence == sequence);
         let cause = trigger.map_or(RetransmissionCause::Timeout, |trigger| trigger.cause);
         let proof = trigger.map_or(packet.frame, |trigger| trigger.frame);
-        let counter = retransmitted_mut(&mut self.statistics, cause);
+        let counter = self.statistics.retransmissions.of_mut(cause);
         counter.rewinds += 1;
         counter.wait_nanos += packet.time.as_nanos().saturating_sub(time);
         self.evidence().rewinds[Evidence::slot(cause)].push(packet.frame);

@@ -11,7 +11,7 @@ use crate::analysis::limits::LADDER_LOSSES_MAX;
 use crate::analysis::row::Row;
 use crate::analysis::{
     Certainty, Connection, FlowNumber, LossNote, LossPlace, PacketFacts, PacketNote, PacketRole,
-    Report, RetransmissionCause, Sink, service_name,
+    Report, Sink, service_name,
 };
 use crate::observe::end::End;
 use crate::time::Instant;
@@ -526,13 +526,7 @@ fn remarks(facts: &PacketFacts, note: &PacketNote, lost: Option<&LossNote>) -> V
         remarks.push(format!("{likely}lost {place}: frame {}", lost.proof));
     }
     if let Some(cause) = note.retransmission {
-        let cause = match cause {
-            RetransmissionCause::Timeout => "timeout",
-            RetransmissionCause::SequenceNak => "sequence NAK",
-            RetransmissionCause::ImpliedNak => "implied NAK",
-            RetransmissionCause::Rnr => "RNR",
-        };
-        remarks.push(format!("retransmission ({cause})"));
+        remarks.push(format!("retransmission ({})", cause.title()));
     }
     for (is_set, remark) in [
         (note.duplicate, "duplicated by the network"),

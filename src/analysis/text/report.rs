@@ -6,7 +6,8 @@ use super::table::{Align, Cell, Column, write_table};
 use super::units::{bytes, count, counted, duration, rate, shell_word};
 use crate::analysis::row::{Row, SortBy};
 use crate::analysis::{
-    CaptureFacts, Connection, Endpoint, Finding, FindingKind, Pairing, Report, service_name,
+    CaptureFacts, Connection, Endpoint, Finding, FindingKind, Pairing, Report, RetransmissionCause,
+    service_name,
 };
 use crate::decode::{Printable, address_text};
 
@@ -273,17 +274,15 @@ fn write_totals(report: &Report, style: &Style, out: &mut String) {
         counted(row.messages, "message"),
         format!("{} of payload", bytes(row.goodput_bytes)),
     ];
-    let causes = &all.retransmissions;
-    let by_cause: Vec<_> = [
-        (causes.timeout.packets, "timeout"),
-        (causes.sequence_nak.packets, "sequence NAK"),
-        (causes.implied_nak.packets, "implied NAK"),
-        (causes.rnr.packets, "RNR"),
-    ]
-    .into_iter()
-    .filter(|(packets, _)| *packets > 0)
-    .map(|(packets, cause)| format!("{} by {cause}", count(packets)))
-    .collect();
+    let by_cause: Vec<_> = RetransmissionCause::ALL
+        .into_iter()
+        .map(|cause| (cause, all.retransmissions.of(cause).packets))
+        .filter(|(_, packets)| *packets > 0)
+        .map(|(cause, packets)| match cause {
+            RetransmissionCause::Unexplained => format!("{} unexplained", count(packets)),
+            _ => format!("{} by {}", count(packets), cause.title()),
+        })
+        .collect();
     if !by_cause.is_empty() {
         let total = counted(row.retransmissions, "packet");
         parts.push(format!("{total} retransmitted ({})", by_cause.join(", ")));

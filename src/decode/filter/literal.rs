@@ -187,7 +187,9 @@ fn vocabulary(field: &str) -> Option<Vec<&'static str>> {
         "roce.icrc" | "roce.vcrc" => vec!["ok", "bad", "absent"],
         "roce.encapsulation" => vec!["RoCEv1", "RoCEv2", "IB"],
         "roce.aeth.kind" => vec!["ACK", "RNR", "NAK", "reserved"],
-        "roce.retransmission" => vec!["timeout", "sequence_nak", "implied_nak", "rnr"],
+        "roce.retransmission" => {
+            vec!["timeout", "sequence_nak", "implied_nak", "rnr", "unexplained"]
+        }
         "roce.opcode_name" => opcode_names(),
         _ => return None,
     })

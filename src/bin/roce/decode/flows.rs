@@ -58,7 +58,7 @@ impl Flows {
     pub(super) fn annotate(&mut self, packet: &mut Context<'_>) {
         let Some(note) = handle(&mut self.analysis, packet) else { return };
         packet.annotations.flow = self.report.flow_of(note.flow).map(|(flow, _)| flow.into());
-        packet.annotations.retransmission = note.retransmission.map(cause);
+        packet.annotations.retransmission = note.retransmission.map(RetransmissionCause::name);
     }
 }
 
@@ -85,15 +85,5 @@ impl Sink for NoteSink {
         if facts.identity() == self.packet {
             self.note = Some(*note);
         }
-    }
-}
-
-/// A cause in the words of the report for machines.
-fn cause(cause: RetransmissionCause) -> &'static str {
-    match cause {
-        RetransmissionCause::Timeout => "timeout",
-        RetransmissionCause::SequenceNak => "sequence_nak",
-        RetransmissionCause::ImpliedNak => "implied_nak",
-        RetransmissionCause::Rnr => "rnr",
     }
 }

@@ -83,6 +83,9 @@ static DIRECTION: [Definition<Direction>; 35] = [
     Definition::new("retransmitted_by_implied_nak", Kind::Int, |requests| {
         requests.retransmissions.implied_nak.packets.into()
     }),
+    Definition::new("retransmitted_unexplained", Kind::Int, |requests| {
+        requests.retransmissions.unexplained.packets.into()
+    }),
     Definition::new("retransmitted_by_rnr", Kind::Int, |requests| {
         requests.retransmissions.rnr.packets.into()
     }),
