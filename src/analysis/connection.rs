@@ -123,8 +123,8 @@ pub struct Direction {
     pub lost_requests: u64,
     /// Lost response packets, as far as it can be known.
     pub lost_responses: u64,
-    /// Request packets that a NAK named and that were lost or late behind the capture point;
-    /// `lost_requests` has none of them.
+    /// Packets that were lost or late behind the capture point: requests that a NAK named, and
+    /// responses that a later one overtook. The counts of lost packets have none of them.
     pub lost_or_late: u64,
     /// Answers that came so long after the last retransmission that the responder had the request
     /// before.

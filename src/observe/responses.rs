@@ -72,6 +72,8 @@ pub(crate) struct ResponseRuns {
     expected: Option<u64>,
     is_unsized: bool,
     disorder: Disorder,
+    /// Whether a response was late.
+    has_late: bool,
 }
 
 impl ResponseRuns {
@@ -127,7 +129,7 @@ impl ResponseRuns {
                 let head = *next..sequence;
                 // It, or all before it, did not come in order.
                 if head.end - head.start > 1 && take(&mut self.missing, sequence) {
-                    return Arrival::Late { is_out_of_order: self.disorder.fall_behind() };
+                    return self.late();
                 }
                 *next = sequence + 1;
                 self.expect_late(head.clone());
@@ -143,9 +145,10 @@ impl ResponseRuns {
             } else {
                 is_unfinished || !is_answered_again
             };
+            // Fewer packets explain it if it alone is late.
             let may_be_late = may_be_late || self.skipped_before(sequence, holds) > 1;
             if may_be_late && take(&mut self.missing, sequence) {
-                return Arrival::Late { is_out_of_order: self.disorder.fall_behind() };
+                return self.late();
             }
             if let Some((_, next)) = self.current
                 && sequence + 1 == next
@@ -168,15 +171,22 @@ impl ResponseRuns {
         Arrival::Due(Missing { tail, unanswered, head })
     }
 
-    /// Number of responses that are missing if a response begins the run that waits for it. One
-    /// that was missing is late if it is the only one that has to be explained.
+    /// Number of packets that are missing if a response begins the run that waits for it:
+    /// responses, and requests of the runs before it that have none.
     fn skipped_before(&self, sequence: u64, holds: impl Fn(&Run) -> bool) -> u64 {
         let Some(at) = self.waiting.iter().position(holds) else { return 0 };
         let rest = self.current.filter(|(run, _)| run.is_sized);
         let tail = rest.map_or(0, |(run, next)| run.end.saturating_sub(next));
-        let before = self.waiting.range(..at).filter(|run| run.is_sized);
         let head = self.waiting.get(at).map_or(0, |run| sequence - run.first);
-        before.map(|run| run.end - run.first).sum::<u64>() + tail + head
+        // Where packets are late, that is likelier than the loss of a request.
+        let requests = at as u64 * if self.has_late { 2 } else { 1 };
+        tail + head + requests
+    }
+
+    /// A response that was missing, and that others overtook.
+    fn late(&mut self) -> Arrival {
+        self.has_late = true;
+        Arrival::Late { is_out_of_order: self.disorder.fall_behind() }
     }
 
     /// Remembers responses that are missing, the last ones if they are many.

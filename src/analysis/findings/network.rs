@@ -110,8 +110,8 @@ pub(super) fn loss(side: &Side<'_>) -> Option<Finding> {
     Some(side.finding(FindingKind::Loss, certainty, cost, &frames, &words))
 }
 
-/// Packets that were lost or late behind the capture point, if nothing tells which: neither a packet
-/// that is known to be lost nor one out of order.
+/// Packets that were lost or late behind the capture point, if nothing tells which: neither a
+/// packet that is known to be lost nor one out of order.
 fn lost_or_late(side: &Side<'_>, all: u64) -> Option<Finding> {
     let (count, evidence) = (side.direction.lost_or_late, side.evidence);
     let all = all.max(count);
