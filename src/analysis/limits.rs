@@ -75,7 +75,7 @@ pub const CANDIDATES_MAX: usize = 64;
 pub const PSN_JUMP_MAX: u64 = crate::observe::sequence::PSN_JUMP_MAX;
 
 /// Buckets of a distribution; with more it becomes less precise.
-pub const DISTRIBUTION_BUCKETS_MAX: usize = 512;
+pub const DISTRIBUTION_BUCKETS_MAX: u16 = 512;
 
 /// Intervals of a connection's series where there are many connections; see
 /// [`Series::INTERVALS_MAX`](super::Series::INTERVALS_MAX).

@@ -11,7 +11,7 @@
 //! | [`Packet`] | probes and acknowledgements as bytes |
 //! | [`Prober`], [`Responder`] | state machines without IO: completions and the time go in, packets to post and results of probes come out |
 //! | [`Pinger`], [`Answerer`] | the same on a [`Device`](crate::device::Device): a soft NIC, or a card through libibverbs |
-//! | [`PathStats`], [`Histogram`] | counts and delays of many probes |
+//! | [`PathStats`] | counts and delays of many probes |
 //! | [`mesh`] | diagnosis of a fleet from its probes: a bad NIC, a bad path, a slow host |
 //!
 //! How the two sides learn each other's [`Address`] is up to the program; `roce ping` asks
@@ -26,7 +26,6 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
-mod histogram;
 pub mod limits;
 pub mod mesh;
 mod packet;
@@ -36,7 +35,6 @@ mod responder;
 mod run;
 mod sample;
 
-pub use histogram::{Histogram, RANGES};
 pub use packet::{Bytes, Packet, PacketError, ProbeId};
 pub use prober::{Event, Prober, ProberConfig, ProberCounters, Transmit};
 pub use qp::{Address, ProbeQp, QP_MEMORY, Role, random_id};

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::histogram::Histogram;
+use crate::histogram::Histogram;
 use crate::time::Instant;
 
 /// The six time stamps of a probe, as R-Pingmesh has them.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::latency::{is_slow, median_of};
 use super::{Fault, Finding, Mesh, Symptom, Thresholds, counted, micros};
-use crate::ping::histogram::Histogram;
+use crate::histogram::Histogram;
 
 /// Share of the peers of a host, in percent, that see it slow if the host is the cause.
 const PEERS_PERCENT: usize = 80;

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     Cell, Fault, Finding, Mesh, Symptom, Thresholds, counted, micros, path_hosts, path_of, ports_of,
 };
-use crate::ping::histogram::Histogram;
+use crate::histogram::Histogram;
 
 /// Task of a host in a probe.
 struct Duty {

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
+use roce::histogram::Histogram;
 use roce::verbs::{SendWr, Wc};
 
 use super::bandwidth::{Outcome, nanos};
 use super::control::messages::{Done, Seen};
 use super::control::plan::Op;
-use super::histogram::{Bucket, Histogram};
 use super::side::{Side, is_receive};
 use super::watch::{Watch, now};
 
@@ -24,40 +24,29 @@ pub(crate) struct Samples {
     nanos: Vec<u64>,
     /// Number of messages of which one is kept.
     stride: u64,
-    count: u64,
-    sum: u128,
-    min: u64,
-    max: u64,
     histogram: Histogram,
 }
 
 impl Samples {
     pub(crate) fn new(expected: u64) -> Self {
         let room = usize::try_from(expected).unwrap_or(usize::MAX).min(KEPT_MAX);
-        Self {
-            nanos: Vec::with_capacity(room),
-            stride: 1,
-            count: 0,
-            sum: 0,
-            min: u64::MAX,
-            max: 0,
-            histogram: Histogram::default(),
-        }
+        Self { nanos: Vec::with_capacity(room), stride: 1, histogram: Histogram::with_precision(3) }
     }
 
     #[inline]
     pub(crate) fn add(&mut self, time: Duration) {
-        let nanos = nanos(time);
-        self.histogram.add(nanos);
-        (self.min, self.max) = (self.min.min(nanos), self.max.max(nanos));
-        self.sum += u128::from(nanos);
-        if self.count.is_multiple_of(self.stride) {
+        if self.count().is_multiple_of(self.stride) {
             if self.nanos.len() == KEPT_MAX {
                 self.thin_out();
             }
-            self.nanos.push(nanos);
+            self.nanos.push(nanos(time));
         }
-        self.count += 1;
+        self.histogram.add(time);
+    }
+
+    /// Returns the number of messages that were measured.
+    fn count(&self) -> u64 {
+        self.histogram.count()
     }
 
     #[cold]
@@ -75,26 +64,41 @@ impl Samples {
     pub(crate) fn summary(mut self, share: f64) -> Summary {
         self.nanos.sort_unstable();
         let us = |nanos: u64| nanos as f64 * share / 1000.0;
+        let micros = |time: Duration| us(nanos(time));
         let kept = self.nanos.len();
         // The time within which so many of ten thousand are.
         let within = |part: usize| {
             let at = (kept * part).div_ceil(10_000).clamp(1, kept.max(1)) - 1;
             us(self.nanos.get(at).copied().unwrap_or(0))
         };
-        let average = if self.count > 0 { self.sum as f64 / self.count as f64 } else { 0.0 };
+        let average = nanos(self.histogram.sum()) as f64 / self.count().max(1) as f64;
         let squares = self.nanos.iter().map(|&nanos| (nanos as f64 - average).powi(2)).sum::<f64>();
         Summary {
-            count: self.count,
-            min: us(if self.count > 0 { self.min } else { 0 }),
-            max: us(self.max),
+            count: self.count(),
+            min: self.histogram.min().map_or(0.0, micros),
+            max: self.histogram.max().map_or(0.0, micros),
             typical: within(5_000),
             average: average * share / 1000.0,
             deviation: (squares / kept.max(1) as f64).sqrt() * share / 1000.0,
             p99: within(9_900),
             p999: within(9_990),
-            histogram: self.histogram.buckets(share),
+            histogram: self
+                .histogram
+                .buckets()
+                .map(|it| Bucket { from: micros(it.start), to: micros(it.end), count: it.count })
+                .collect(),
         }
     }
+}
+
+/// Number of messages whose latency is in a range.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Bucket {
+    /// First latency of the range, in microseconds.
+    pub(crate) from: f64,
+    /// First latency beyond the range.
+    pub(crate) to: f64,
+    pub(crate) count: u64,
 }
 
 /// Summary of latencies, in microseconds.
@@ -139,23 +143,24 @@ pub(crate) fn measure(
     let ends = extent.time().map(|time| started + time);
     let mut before = started;
     let mut drive = || {
-        while samples.count < extent.quota() && ends.is_none_or(|ends| before < ends) {
+        while samples.count() < extent.quota() && ends.is_none_or(|ends| before < ends) {
             exchange.say(side)?;
             exchange.wait_for_answer(side, watch)?;
             let now = now();
             samples.add(now - before);
             before = now;
-            watch.look(now, samples.count)?;
+            watch.look(now, samples.count())?;
             if watch.is_stopping() {
                 break;
             }
         }
         let nanos = nanos(before - started);
-        watch.tell(Done { messages: samples.count, nanos, peak: 0 })?;
-        watch.wait_for_peer().map(drop)
+        watch.tell(Done { messages: samples.count(), nanos, peak: 0 })?;
+        watch.wait_for_peer()?;
+        Ok(())
     };
     let result = drive();
-    let own = Done { messages: samples.count, nanos: nanos(before - started), peak: 0 };
+    let own = Done { messages: samples.count(), nanos: nanos(before - started), peak: 0 };
     let peer = watch.peer.unwrap_or_default();
     (samples, Outcome { own, peer, seen: exchange.seen() }, result)
 }

@@ -8,7 +8,6 @@ use serde::{Serialize, Serializer};
 use super::bandwidth::rate;
 use super::control::messages::Counted;
 use super::control::plan::{Connection, Extent, Metric, Plan};
-use super::histogram::Bucket;
 use super::latency;
 use super::session::{Arrived, Counts, RETRIES, Setting, Step};
 
@@ -125,7 +124,7 @@ pub(crate) fn row(plan: &Plan, step: &Step, unit: Unit) -> String {
 }
 
 /// Returns the histogram of latencies, a line for each range.
-pub(crate) fn histogram(buckets: &[Bucket]) -> String {
+pub(crate) fn histogram(buckets: &[latency::Bucket]) -> String {
     const WIDTH: u64 = 40;
     let (all, most) = buckets
         .iter()
@@ -349,7 +348,7 @@ fn result(plan: &Plan, step: &Step) -> StepResult {
 
 fn times(latency: &latency::Summary) -> Latency {
     let micros = |time| rounded(time, 3);
-    let bucket = |bucket: &Bucket| (micros(bucket.from), micros(bucket.to), bucket.count);
+    let bucket = |bucket: &latency::Bucket| (micros(bucket.from), micros(bucket.to), bucket.count);
     Latency {
         iterations: latency.count,
         t_min_us: micros(latency.min),

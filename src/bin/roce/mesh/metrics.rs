@@ -12,8 +12,9 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
+use roce::histogram::Histogram;
+use roce::ping::PathStats;
 use roce::ping::mesh::{Fault, Finding, Mesh, Symptom};
-use roce::ping::{Histogram, PathStats};
 
 use super::hosts::Host;
 
@@ -156,10 +157,10 @@ impl Collector for Shared {
 fn buckets(times: &Histogram) -> Vec<(f64, u64)> {
     let mut buckets: Vec<(f64, u64)> =
         BUCKETS.iter().chain([&f64::INFINITY]).map(|end| (*end, 0)).collect();
-    for (range, count) in times.ranges() {
-        let end = Histogram::end_of(range.saturating_sub(1)).as_secs_f64();
-        if let Some((_, counted)) = buckets.iter_mut().find(|(upper, _)| end <= *upper) {
-            *counted += u64::from(count);
+    for bucket in times.buckets() {
+        let start = bucket.start.as_secs_f64();
+        if let Some((_, counted)) = buckets.iter_mut().find(|(upper, _)| start <= *upper) {
+            *counted += bucket.count;
         }
     }
     buckets

@@ -7,8 +7,9 @@
 use std::fmt::Write as _;
 
 use roce::decode::escape_markup;
+use roce::histogram::Histogram;
+use roce::ping::PathStats;
 use roce::ping::mesh::{Cell, Fault};
-use roce::ping::{Histogram, PathStats};
 
 use super::report::Report;
 use super::text::{Heat, best};

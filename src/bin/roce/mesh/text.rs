@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use roce::ping::{Histogram, PathStats};
+use roce::histogram::Histogram;
+use roce::ping::PathStats;
 
 use super::report::Report;
 use crate::ping::show::{micros, share};

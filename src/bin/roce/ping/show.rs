@@ -6,7 +6,8 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use roce::ping::{Ending, Event, Histogram, PathStats, ProberCounters};
+use roce::histogram::Histogram;
+use roce::ping::{Ending, Event, PathStats, ProberCounters};
 use roce::wire::{Bits, source_port};
 use serde_json::{Value, json};
 

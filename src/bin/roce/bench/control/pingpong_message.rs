@@ -4,6 +4,7 @@
 //! digits, with colons between them and a zero behind. The client then sends `done`.
 
 use anyhow::{Context, bail, ensure};
+use roce::decode::Printable;
 use roce::verbs::Endpoint;
 use roce::wire::{Gid, Psn, Qpn};
 
@@ -28,7 +29,7 @@ pub(crate) fn from_message(message: &[u8; MESSAGE_BYTES]) -> anyhow::Result<Endp
     };
     for (field, width) in [(lid, 4), (qpn, 6), (psn, 6), (gid, 32)] {
         let sound = field.len() == width && field.bytes().all(|byte| byte.is_ascii_hexdigit());
-        ensure!(sound, "'{}' is not {width} hexadecimal digits", field.escape_default());
+        ensure!(sound, "'{}' is not {width} hexadecimal digits", Printable(field));
     }
     let gid = u128::from_str_radix(gid, 16)?.to_be_bytes();
     let (qpn, psn) = (u32::from_str_radix(qpn, 16)?, u32::from_str_radix(psn, 16)?);
