@@ -10,21 +10,21 @@ use std::error::Error;
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
 
-use roce::engine::{Batch, Config, Counter, Engine, Received};
+use roce::engine::{Batch, Config, Counter, Engine};
 use roce::link::fault::Faults;
 use roce::link::mem::Network;
 use roce::memory::Buffer;
 use roce::time::Instant;
 use roce::verbs::{
-    Access, AckTimeout, AhAttr, AttrMask, CqHandle, Data, MrAttr, Mtu, QpAttr, QpCap, QpCreate,
-    QpHandle, QpInitAttr, QpState, QpType, RetryCount, RnrRetry, SendOp, SendWr, Sge, Wc, WrId,
-    transition,
+    Access, AckTimeout, Connect, CqHandle, Data, Endpoint, MrAttr, QpCap, QpCreate, QpHandle,
+    QpInitAttr, QpType, SendOp, SendWr, Sge, Wc, WrId,
 };
-use roce::wire::{Bits, Frame, Gid, IcrcVerdict, LinkType, Psn, Qpn, RKey, ROCE_PORT};
+use roce::wire::{Bits, Gid, Psn, RKey};
 
 mod common;
 
 const LEN: usize = 100_000;
+const FIRST_PSN: Psn = Psn::new(100);
 
 struct Side {
     engine: Engine,
@@ -53,40 +53,19 @@ impl Side {
         Ok(Self { engine, gid, cq, qp, sge, rkey: mr.rkey(), buffer })
     }
 
-    /// RESET, INIT, RTR, RTS: each transition with the attributes that it requires.
-    fn connect(&mut self, peer: (Gid, Qpn)) -> Result<(), Box<dyn Error>> {
-        let attr = QpAttr {
-            qp_access_flags: Access::REMOTE_WRITE,
-            path_mtu: Mtu::M1024,
-            ah_attr: AhAttr::new(peer.0, 0),
-            dest_qp_num: peer.1,
-            rq_psn: Psn::new(100),
-            sq_psn: Psn::new(100),
-            timeout: AckTimeout(Bits::low(10)),
-            retry_cnt: RetryCount(Bits::low(7)),
-            rnr_retry: RnrRetry(Bits::low(7)),
-            ..QpAttr::default()
-        };
-        let states = [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts];
-        for (from, to) in states.into_iter().zip(states.into_iter().skip(1)) {
-            let step = transition::find(QpType::Rc, from, to).ok_or("no such transition")?;
-            let attr = QpAttr { qp_state: to, ..attr };
-            self.engine.modify_qp(self.qp, &attr, step.required | AttrMask::STATE)?;
-        }
-        Ok(())
-    }
-
-    fn qpn(&self) -> Result<Qpn, &'static str> {
-        self.engine.qp_number(self.qp).ok_or("the QP is gone")
+    /// The address of its queue pair, for its peer.
+    fn endpoint(&self) -> Result<Endpoint, &'static str> {
+        let qpn = self.engine.qp_number(self.qp).ok_or("the QP is gone")?;
+        Ok(Endpoint { gid: self.gid, qpn, psn: FIRST_PSN })
     }
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
     common::none()?;
     let (mut a, mut b) = (Side::new(1)?, Side::new(2)?);
-    let (to_a, to_b) = ((a.gid, a.qpn()?), (b.gid, b.qpn()?));
-    a.connect(to_b)?;
-    b.connect(to_a)?;
+    let how = Connect::default().psn(FIRST_PSN).timeout(AckTimeout(Bits::low(10)));
+    a.engine.connect(a.qp, &b.endpoint()?, &how)?;
+    b.engine.connect(b.qp, &a.endpoint()?, &how)?;
 
     a.buffer.write(0, &vec![0x5a; LEN])?;
     let write = SendOp::Write { remote_addr: b.buffer.addr(), rkey: b.rkey, imm: None };
@@ -111,21 +90,10 @@ fn run() -> Result<(), Box<dyn Error>> {
         now = deadlines.into_iter().flatten().min().ok_or("nothing is left to happen")?.max(now);
         // Tell: packets that arrived, and the time.
         while let Some(delivery) = network.poll_delivery(now) {
-            // From the IP header to the ICRC, as on a wire.
-            let frame = Frame::parse(LinkType::IPV4, &delivery.bytes, ROCE_PORT);
-            let (Some(packet), Some(IcrcVerdict::Ok)) = (frame.packet(), frame.icrc()) else {
-                continue;
-            };
-            let (side, peer) = if delivery.to == a.gid { (&mut a, b.gid) } else { (&mut b, a.gid) };
-            let received = Received {
-                source: peer,
-                destination: delivery.to,
-                source_port: frame.udp().map_or(0, |udp| udp.source_port()),
-                ecn: 0,
-                network: &[],
-                packet: packet.bytes(),
-            };
-            side.engine.handle_packet(now, &received);
+            let side = if delivery.to == a.gid { &mut a } else { &mut b };
+            if let Some(received) = delivery.received() {
+                side.engine.handle_packet(now, &received);
+            }
         }
         a.engine.handle_timeout(now);
         b.engine.handle_timeout(now);

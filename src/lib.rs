@@ -83,6 +83,7 @@
 //! | [`time`] | the only time this crate knows: nanoseconds, told from outside | — |
 //! | [`proof`] | proofs that a peer knows a secret: HMAC-SHA256 over labeled fields | — |
 //! | `random` | seeded randomness, the same on every machine | — |
+//! | [`histogram`] | times counted in ranges that grow with them, and their percentiles | — |
 //! | `counters` | named counters of drops and refusals | — |
 //! | `setters` | methods that set one field of a configuration each | — |
 //! | `secret` | randomness that peers cannot guess | random |
@@ -95,19 +96,19 @@
 //! | [`capture`] | pcap and pcapng, in and out, plain or compressed, in bounded memory | time, wire |
 //! | [`decode`] | packets in words: fields by tshark's names, filters, summaries | time, wire, capture |
 //! | `observe` | a connection as its captured packets show it, for `analysis` and `replay`; with the feature `analysis` | time, wire, decode |
-//! | `analysis` | connections, messages, causes and findings of captures; with the feature of this name | time, wire, decode, observe |
+//! | `analysis` | connections, messages, causes and findings of captures; with the feature of this name | time, histogram, wire, decode, observe |
 //! | [`engine`] | a software RNIC as a state machine, told packets and time | time, random, counters, secret, wire, memory, verbs, table |
 //! | [`cm`] | the connection manager as a state machine, told messages, commands and time | time, counters, secret, wire, verbs, table |
 //! | [`link`] | ways onto a network, simulated or real; faults and taps around them | time, random, wire, verbs, capture |
 //! | [`raw_eth`] | raw packet queue pairs, flow steering and RSS: frames that are not RoCE | time, wire, verbs, engine, link |
 //! | [`nic`] | an engine on a link, and the thread that drives them: a software NIC that runs | time, wire, memory, verbs, device, engine, link, raw_eth |
-//! | [`ping`] | UD probes with six time stamps: prober and responder as state machines, on any device; what a fleet of them tells | time, secret, wire, verbs, device |
+//! | [`ping`] | UD probes with six time stamps: prober and responder as state machines, on any device; what a fleet of them tells | time, histogram, secret, wire, verbs, device |
 //! | [`ibverbs`] | the C ABI of `libibverbs`, and the files that its devices have | wire, verbs, link |
 //! | [`rdma_nic`] | a real RNIC, through the system's `libibverbs` and `librdmacm` | time, secret, wire, memory, verbs, table, device, cm, ibverbs |
 //! | [`connect`] | connections by the connection manager, of soft NICs and of the system: listeners and connections | time, secret, wire, verbs, device, cm, link, nic, rdma_nic |
 //! | [`net`] | messages and remote memory for programs that know sockets, on any device | counters, setters, wire, memory, verbs, device, link, nic, connect, rdma_nic |
 //! | [`group`] | a mesh of peers: servers and their threads from one list, messages in place, memory by number, re-connection | random, counters, secret, setters, time, proof, device, net |
-//! | `control` | the control connection of commands that serve others: framing, limits, admission, token; with the feature `conform` | proof, decode |
+//! | `control` | the control connection of commands that serve others: framing, limits, admission, token; with the feature `conform` | proof, wire, verbs, decode |
 //! | `conform` | scenarios, run on any two devices, and what differs; with the feature of this name | time, wire, memory, verbs, device, decode, link, nic, connect, control |
 //! | `replay` | captures, checked against the engine and the rules of the protocol; with the feature of this name | time, random, wire, memory, verbs, capture, decode, observe, analysis, engine, conform |
 //!
@@ -128,6 +129,10 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("roce needs Linux: its links, its memory and its event queues are built on it");
 
+// Tests of rooms share files with tests of the crate, which name it from outside.
+#[cfg(test)]
+extern crate self as roce;
+
 #[cfg(feature = "analysis")]
 pub mod analysis;
 pub mod capture;
@@ -142,6 +147,7 @@ pub mod decode;
 pub mod device;
 pub mod engine;
 pub mod group;
+pub mod histogram;
 pub mod ibverbs;
 pub mod link;
 pub mod memory;

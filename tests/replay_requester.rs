@@ -24,6 +24,8 @@ mod plan;
 mod scenarios;
 #[path = "analysis_faults/truth.rs"]
 mod truth;
+#[path = "common/wire.rs"]
+mod wire;
 #[path = "analysis_faults/world.rs"]
 mod world;
 

@@ -14,8 +14,8 @@ use roce::engine::{
 use roce::memory::Buffer;
 use roce::time::Instant;
 use roce::verbs::{
-    Access, AckTimeout, AhAttr, AttrMask, Data, Mtu, QpAttr, QpCap, QpInitAttr, QpState, QpType,
-    RecvWr, SendOp, SendWr, Sge, Wc, WrId, transition,
+    Access, AckTimeout, AhAttr, Data, Mtu, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr,
+    SendOp, SendWr, Sge, Wc, WrId,
 };
 use roce::wire::{Bits, Gid, Psn, Qpn};
 
@@ -56,27 +56,21 @@ impl End {
     }
 
     fn connect(&self, engine: &mut Engine, to: Gid, qpn: Qpn) {
-        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            let from = engine.qp_state(self.qp).expect("it is there");
-            let needs = transition::find(QpType::Rc, from, state).expect("the way up");
-            let attr = QpAttr {
-                qp_state: state,
-                qp_access_flags: Access::REMOTE_WRITE | Access::REMOTE_READ,
-                path_mtu: Mtu::M256,
-                dest_qp_num: qpn,
-                rq_psn: Psn::new(0xff_fffe),
-                sq_psn: Psn::new(0xff_fffe),
-                ah_attr: AhAttr::new(to, 0),
-                max_rd_atomic: 1,
-                max_dest_rd_atomic: 1,
-                // The network between them loses nothing: a side that waits longer than for ever
-                // was kept from finishing.
-                timeout: AckTimeout(Bits::low(0)),
-                ..QpAttr::default()
-            };
-            let mask = AttrMask::STATE | needs.required;
-            engine.modify_qp(self.qp, &attr, mask).expect("it has all that it needs");
-        }
+        let attr = QpAttr {
+            qp_access_flags: Access::REMOTE_WRITE | Access::REMOTE_READ,
+            path_mtu: Mtu::M256,
+            dest_qp_num: qpn,
+            rq_psn: Psn::new(0xff_fffe),
+            sq_psn: Psn::new(0xff_fffe),
+            ah_attr: AhAttr::new(to, 0),
+            max_rd_atomic: 1,
+            max_dest_rd_atomic: 1,
+            // The network between them loses nothing: a side that waits longer than for ever was
+            // kept from finishing.
+            timeout: AckTimeout(Bits::low(0)),
+            ..QpAttr::default()
+        };
+        engine.bring_up(self.qp, QpState::Rts, &attr).expect("it has all that it needs");
     }
 
     fn sge(&self, at: u32) -> Sge {

@@ -9,15 +9,15 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use roce::engine::{
-    Batch, Config, CqHandle, Engine, ICRC_ROOM, MrAttr, PdHandle, QpCreate, QpHandle, Received,
-    SrqCreate, SrqHandle,
+    Batch, Config, CqHandle, Engine, MrAttr, PdHandle, QpCreate, QpHandle, Received, SrqCreate,
+    SrqHandle,
 };
 use roce::memory::Buffer;
 use roce::time::Instant;
 use roce::verbs::{
     Access, AckTimeout, AhAttr, AhHandle, AttrMask, FlushLevel, FlushPlacement, Mtu, MwType,
     QpAttr, QpCap, QpInitAttr, QpState, QpType, RetryCount, RnrRetry, SendFlags, Target, UdTarget,
-    Wc, transition,
+    Wc,
 };
 use roce::wire::aeth::RnrTimer;
 use roce::wire::{Bits, Gid, Psn, QKey, Qpn};
@@ -219,17 +219,7 @@ impl Machine {
                 ..QpAttr::default()
             };
             let (engine, qp) = (&mut self.hosts[side].engine, self.ends[link][side].qp);
-            let kind = engine.qp_kind(qp).expect("it was made");
-            for (from, to) in [
-                (QpState::Reset, QpState::Init),
-                (QpState::Init, QpState::Rtr),
-                (QpState::Rtr, QpState::Rts),
-            ] {
-                let needs = transition::find(kind, from, to).expect("the way up");
-                let attr = QpAttr { qp_state: to, ..attr };
-                let modified = engine.modify_qp(qp, &attr, needs.required | AttrMask::STATE);
-                modified.expect("everything is given");
-            }
+            engine.bring_up(qp, QpState::Rts, &attr).expect("everything is given");
         }
     }
 
@@ -422,14 +412,7 @@ impl Machine {
                 _ => engine.poll_transmit(self.now, &mut self.batch),
             };
             for (path, bytes) in self.batch.iter() {
-                let received = Received {
-                    source: path.source,
-                    destination: path.destination,
-                    source_port: path.source_port,
-                    ecn: 0,
-                    network: &HEADER,
-                    packet: &bytes[..bytes.len() - ICRC_ROOM],
-                };
+                let received = Received { network: &HEADER, ..Received::unchanged(path, bytes) };
                 let _ = self.hosts[1 - from].engine.handle_packet(self.now, &received);
             }
         }

@@ -7,14 +7,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connect::{bring_up, connected};
 use crate::memory::Buffer;
 use crate::time::Instant;
 use crate::verbs::{
     Access, AhAttr, AhHandle, AsyncEvent, AttrMask, Connect, ConnectError, CqHandle, CreateError,
     DestroyError, DeviceAttr, Endpoint, KeyError, ModifyError, MrAttr, MrHandle, MwHandle, MwType,
     Notify, PdHandle, PortAttr, PostError, QpAttr, QpCap, QpCreate, QpHandle, QpInitAttr, QpState,
-    QpType, RecvWr, SendWr, SrqCreate, SrqHandle, Wc, XrcdHandle,
+    QpType, RecvWr, SendWr, SrqCreate, SrqHandle, Wc, XrcdHandle, bring_up,
 };
 use crate::wire::{Gid, Psn, Qpn, RKey, XrcSrqn};
 
@@ -281,26 +280,19 @@ pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     fn connect(&self, qp: QpHandle, peer: &Endpoint, how: &Connect) -> Result<(), ConnectError> {
         let psn = how.psn.or_else(|| self.initial_psn(qp)).ok_or(ConnectError::NotFound)?;
         let how = Connect { psn: Some(psn), ..*how };
-        self.bring_up(qp, QpState::Rts, connected(peer, &how), &how)
+        self.bring_up(qp, QpState::Rts, &how.attributes(Some(peer)))
     }
 
     /// Takes a datagram queue pair from RESET or INIT to RTS.
     fn open_datagram(&self, qp: QpHandle, how: &Connect) -> Result<(), ConnectError> {
-        self.bring_up(qp, QpState::Rts, QpAttr::default(), how)
+        self.bring_up(qp, QpState::Rts, &how.attributes(None))
     }
 
-    /// Takes a queue pair from RESET or INIT to a later state up to RTS. `attr` names its peer, if
-    /// it has one.
+    /// Takes a queue pair from RESET or INIT to a later state up to RTS.
     #[doc(hidden)]
-    fn bring_up(
-        &self,
-        qp: QpHandle,
-        to: QpState,
-        attr: QpAttr,
-        how: &Connect,
-    ) -> Result<(), ConnectError> {
+    fn bring_up(&self, qp: QpHandle, to: QpState, attr: &QpAttr) -> Result<(), ConnectError> {
         let kind = self.qp_kind(qp).ok_or(ConnectError::NotFound)?;
         let from = self.qp_state(qp).ok_or(ConnectError::NotFound)?;
-        bring_up(kind, [from, to], how, attr, |attr, mask| self.modify_qp(qp, attr, mask))
+        bring_up(kind, from, to, attr, |attr, mask| self.modify_qp(qp, attr, mask))
     }
 }

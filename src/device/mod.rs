@@ -69,7 +69,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod connect;
 mod context;
 mod cq;
 mod interface;

@@ -200,7 +200,7 @@ impl AnyQp {
     }
 
     fn bring_up(&self, to: QpState) -> Result<(), ConnectError> {
-        self.device().bring_up(self.handle, to, QpAttr::default(), &Connect::default())
+        self.device().bring_up(self.handle, to, &Connect::default().attributes(None))
     }
 
     /// Takes it from RESET or INIT to RTS, connected to a peer.

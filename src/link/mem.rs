@@ -8,7 +8,9 @@ use super::fault::chance::{Decision, Impairments};
 use super::fault::queue::{Held, Queue};
 use super::fault::{Faults, Rule, Rules};
 use crate::time::Instant;
-use crate::wire::{Gid, Path};
+use crate::wire::{
+    Frame, Gid, IcrcVerdict, LinkType, Network as IpHeader, Path, ROCE_PORT, Received,
+};
 
 /// A packet that has arrived: from the IP header to the ICRC.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +21,33 @@ pub struct Delivery {
     pub to: Gid,
     /// The packet.
     pub bytes: Vec<u8>,
+}
+
+impl Delivery {
+    /// Returns the packet as an engine takes it; `None` if it is damaged.
+    pub fn received(&self) -> Option<Received<'_>> {
+        let frame = Frame::parse(LinkType::RAW, &self.bytes, ROCE_PORT);
+        if frame.icrc() != Some(IcrcVerdict::Ok) {
+            return None;
+        }
+        let (source, ecn, network) = match frame.network()? {
+            IpHeader::Ipv4 { header, .. } => {
+                (Gid::from(header.source()), header.ecn(), &header.as_bytes()[..])
+            }
+            IpHeader::Ipv6 { header, .. } => {
+                (Gid::from(header.source()), header.ecn(), &header.as_bytes()[..])
+            }
+            IpHeader::Grh(_) => return None,
+        };
+        Some(Received {
+            source,
+            destination: self.to,
+            source_port: frame.udp()?.source_port(),
+            ecn: u8::try_from(ecn.get()).unwrap_or(0),
+            network,
+            packet: frame.packet()?.bytes(),
+        })
+    }
 }
 
 /// The network.

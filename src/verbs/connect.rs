@@ -2,7 +2,10 @@
 
 use thiserror::Error;
 
-use super::{Access, AckTimeout, CreateError, ModifyError, Mtu, QpState, RetryCount, RnrRetry};
+use super::{
+    Access, AckTimeout, AhAttr, AttrMask, CreateError, ModifyError, Mtu, QpAttr, QpState, QpType,
+    RetryCount, RnrRetry, transition,
+};
 use crate::setters::setters;
 use crate::wire::aeth::RnrTimer;
 use crate::wire::{Bits, Gid, Psn, QKey, Qpn};
@@ -95,6 +98,63 @@ impl Connect {
         self.psn = Some(psn);
         self
     }
+}
+
+impl Connect {
+    /// Returns the attributes of a queue pair on its way to RTS, connected to `peer` if it has one.
+    pub fn attributes(&self, peer: Option<&Endpoint>) -> QpAttr {
+        let attr = peer.map_or_else(QpAttr::default, |peer| {
+            let mut ah_attr = AhAttr::new(peer.gid, self.gid_index);
+            ah_attr.traffic_class = self.traffic_class;
+            QpAttr { ah_attr, dest_qp_num: peer.qpn, rq_psn: peer.psn, ..QpAttr::default() }
+        });
+        QpAttr {
+            path_mtu: self.mtu,
+            qp_access_flags: self.access,
+            max_rd_atomic: self.rd_atomic,
+            max_dest_rd_atomic: self.rd_atomic,
+            timeout: self.timeout,
+            retry_cnt: self.retry_cnt,
+            rnr_retry: self.rnr_retry,
+            min_rnr_timer: self.min_rnr_timer,
+            qkey: self.qkey,
+            sq_psn: self.psn.unwrap_or_default(),
+            ..attr
+        }
+    }
+}
+
+/// States on the way to RTS.
+const STATES: [QpState; 4] = [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts];
+
+/// Takes a queue pair from one state on the way to RTS to a later one by `modify`, each time with
+/// the attributes that the transition requires.
+pub(crate) fn bring_up(
+    qp_type: QpType,
+    from: QpState,
+    to: QpState,
+    attr: &QpAttr,
+    mut modify: impl FnMut(&QpAttr, AttrMask) -> Result<(), ModifyError>,
+) -> Result<(), ConnectError> {
+    let place = |state| STATES.iter().position(|it| *it == state);
+    let (Some(first), Some(last)) = (place(from), place(to)) else {
+        let error = ModifyError::Transition { qp_type, from, to };
+        return Err(ConnectError::Modify { state: to, error });
+    };
+    for step in STATES.get(first..=last).unwrap_or_default().windows(2) {
+        let &[before, state] = step else { continue };
+        let mut mask = AttrMask::STATE;
+        if let Some(transition) = transition::find(qp_type, before, state) {
+            mask |= transition.required;
+            // INIT may have been entered with others.
+            if first > 0 && before == QpState::Init {
+                mask |= transition.optional & (AttrMask::ACCESS_FLAGS | AttrMask::QKEY);
+            }
+        }
+        let attr = QpAttr { qp_state: state, ..*attr };
+        modify(&attr, mask).map_err(|error| ConnectError::Modify { state, error })?;
+    }
+    Ok(())
 }
 
 /// Error of connecting a queue pair.

@@ -60,6 +60,7 @@ mod wr;
 
 pub use attr::*;
 pub(crate) use codes::{codes, names};
+pub(crate) use connect::bring_up;
 pub use connect::{Connect, ConnectError, Endpoint};
 pub use device_attr::*;
 pub use errno::Errno;

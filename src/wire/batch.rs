@@ -299,6 +299,21 @@ pub struct Received<'a> {
     pub packet: &'a [u8],
 }
 
+impl<'a> Received<'a> {
+    /// Returns a packet of a [`Batch`] as it arrives at its receiver, with nothing between the two
+    /// that could change it: from the BTH to the room for the ICRC.
+    pub fn unchanged(path: &Path, bytes: &'a [u8]) -> Self {
+        Self {
+            source: path.source,
+            destination: path.destination,
+            source_port: path.source_port,
+            ecn: 0,
+            network: &[],
+            packet: bytes.get(..bytes.len().saturating_sub(ICRC_ROOM)).unwrap_or_default(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -33,6 +33,8 @@ mod scenarios;
 #[path = "../common/seeds.rs"]
 mod seeds;
 mod truth;
+#[path = "../common/wire.rs"]
+mod wire;
 mod world;
 
 use std::collections::BTreeSet;

@@ -6,6 +6,8 @@ use roce::link::fault::Action;
 use roce::verbs::{Mtu, QpType};
 use roce::wire::Operation;
 
+use super::wire::Hop;
+
 /// Two hosts, A and B, a switch between them, connections, work, and faults by rule.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -65,15 +67,6 @@ impl Op {
     pub fn takes_receive(self) -> bool {
         matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
     }
-}
-
-/// One of the two links of the path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Hop {
-    /// The link of A and the switch.
-    A = 0,
-    /// The link of the switch and B.
-    B = 1,
 }
 
 /// Class of the packets that a rule matches.

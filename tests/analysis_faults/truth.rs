@@ -7,7 +7,8 @@ use roce::time::Instant;
 use roce::verbs::WcStatus;
 use roce::wire::Opcode;
 
-use super::plan::{Class, Hop, Op};
+use super::plan::{Class, Op};
+use super::wire::Hop;
 
 /// A packet that an engine emitted.
 #[derive(Clone, Debug)]

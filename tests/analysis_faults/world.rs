@@ -1,8 +1,5 @@
 //! Two engines, the two hops between them, and three capture points, under virtual time.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use roce::analysis::RetransmissionCause;
@@ -14,26 +11,18 @@ use roce::link::fault::{Action, Direction, Rule, Rules};
 use roce::memory::Buffer;
 use roce::time::Instant;
 use roce::verbs::{
-    Access, AckTimeout, AhAttr, AttrMask, Data, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr,
-    RetryCount, RnrRetry, SendOp, SendWr, Sge, Target, UdTarget, Wc, WrId, transition,
+    Access, AckTimeout, AhAttr, Data, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr,
+    RetryCount, RnrRetry, SendOp, SendWr, Sge, Target, UdTarget, Wc, WrId,
 };
 use roce::wire::aeth::{Answer, RnrTimer};
 use roce::wire::{
     Bits, BthRepr, DethRepr, Gid, ICRC_ROOM, Opcode, Operation, Packet, Path, Psn, QKey, Qpn, RKey,
 };
 
-use super::frames::{corrupt, mark};
-use super::plan::{Class, FaultRule, Hop, Op, Scenario};
+use super::plan::{Class, FaultRule, Op, Scenario};
 use super::truth::{Captured, Completed, Injected, Transmission, Truth, WITNESS};
-
-/// Transit time of each hop.
-pub const HOP_DELAY: Duration = Duration::from_micros(2);
-
-/// Delay between a packet and the copy of it that the network makes.
-const COPY_DELAY: Duration = Duration::from_nanos(700);
-
-/// Nanoseconds per byte at 100 Gbit/s, in 1/100.
-const NANOS_PER_100_BYTES: u64 = 8;
+pub use super::wire::HOP_DELAY;
+use super::wire::{Hop, InFlight, Wire, gid, sealed};
 
 const BUFFER: usize = 1 << 17;
 
@@ -51,8 +40,6 @@ struct Host {
     _buffer: Buffer,
     mr: MrHandle,
     batch: Batch,
-    /// Time from which the port is free.
-    free: Instant,
 }
 
 /// One side of a connection.
@@ -80,25 +67,14 @@ struct Requester {
     cause: Option<RetransmissionCause>,
 }
 
-/// A packet on the way.
-struct OnTheWay {
-    transmission: usize,
-    /// Point of arrival: 0 A, 1 the switch, 2 B.
-    at: usize,
-    is_copy: bool,
-    is_corrupted: bool,
-    is_marked: bool,
-    bytes: Vec<u8>,
-}
-
 pub struct World<'s> {
     scenario: &'s Scenario,
     hosts: [Host; 2],
     sides: Vec<[Side; 2]>,
     /// Fault rules by hop.
     rules: [Rules; 2],
-    on_the_way: Vec<Option<OnTheWay>>,
-    arrivals: BinaryHeap<Reverse<(Instant, usize)>>,
+    /// Packets on the way, each with the number of its transmission.
+    wire: Wire<usize>,
     now: Instant,
     start: Instant,
     truth: Truth,
@@ -118,11 +94,7 @@ pub fn run(scenario: &Scenario) -> Truth {
 }
 
 fn host(number: u16, ipv6: bool) -> Host {
-    let gid = if ipv6 {
-        Gid::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, number))
-    } else {
-        Gid::from(Ipv4Addr::new(192, 0, 2, number as u8))
-    };
+    let gid = gid(number, ipv6);
     let mut config = Config::new(gid);
     config.window_packets = 32;
     let mut engine = Engine::new(config, u64::from(number));
@@ -135,7 +107,7 @@ fn host(number: u16, ipv6: bool) -> Host {
         Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     let attr = MrAttr { region: buffer.region(), base: 0, access };
     let mr = engine.register(pd, attr).unwrap();
-    Host { engine, gid, pd, _buffer: buffer, mr, batch: Batch::new(64), free: Instant::ZERO }
+    Host { engine, gid, pd, _buffer: buffer, mr, batch: Batch::new(64) }
 }
 
 impl<'s> World<'s> {
@@ -147,8 +119,7 @@ impl<'s> World<'s> {
             hosts,
             sides: Vec::new(),
             rules: Default::default(),
-            on_the_way: Vec::new(),
-            arrivals: BinaryHeap::new(),
+            wire: Wire::default(),
             now: start,
             start,
             truth: Truth::default(),
@@ -248,12 +219,7 @@ impl<'s> World<'s> {
                 rnr_retry: RnrRetry(Bits::low(plan.rnr_retry)),
                 ..QpAttr::default()
             };
-            for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
-                let from = engine.qp_state(qp).unwrap();
-                let needs = transition::find(plan.kind, from, to).unwrap();
-                let attr = QpAttr { qp_state: to, ..attr };
-                engine.modify_qp(qp, &attr, needs.required | AttrMask::STATE).unwrap();
-            }
+            engine.bring_up(qp, QpState::Rts, &attr).unwrap();
             let target = if plan.kind == QpType::Ud {
                 let ah = engine.create_ah(*pd, AhAttr::new(peer_gid, 0)).unwrap();
                 Target::Ud(UdTarget { ah, qpn: peer_qpn, qkey: QKey::new(QKEY) })
@@ -347,7 +313,7 @@ impl<'s> World<'s> {
     /// Returns the time of the next event.
     fn next(&self) -> Option<Instant> {
         let timers = self.hosts.iter().filter_map(|host| host.engine.poll_timeout());
-        let arrival = self.arrivals.peek().map(|Reverse((time, _))| *time);
+        let arrival = self.wire.next();
         let plans = self.scenario.connections.iter().zip(&self.sides);
         let posts = plans.flat_map(|(plan, sides)| {
             [0, 1].into_iter().flat_map(move |side| {
@@ -365,9 +331,7 @@ impl<'s> World<'s> {
 
     /// Lets one thing happen, so that what an engine emits next is known to come of it.
     fn step(&mut self) {
-        let due = self.arrivals.peek().is_some_and(|Reverse((time, _))| *time <= self.now);
-        if due && let Some(Reverse((_, index))) = self.arrivals.pop() {
-            let packet = self.on_the_way[index].take().unwrap();
+        if let Some(packet) = self.wire.pop(self.now) {
             return self.arrive(packet);
         }
         for host in &mut self.hosts {
@@ -378,22 +342,19 @@ impl<'s> World<'s> {
     }
 
     /// A packet comes to a capture point, and from there on.
-    fn arrive(&mut self, packet: OnTheWay) {
-        self.capture(packet.at, self.now, &packet);
-        match packet.at {
-            1 => {
-                let from = self.truth.transmissions[packet.transmission].sender;
-                let hop = if from == 0 { Hop::B } else { Hop::A };
-                self.pass(hop, self.now, packet);
-            }
+    fn arrive(&mut self, packet: InFlight<usize>) {
+        let at = packet.at.unwrap();
+        self.capture(at, self.now, &packet);
+        match at {
+            1 => self.pass(Hop::second_of(packet.sender), self.now, packet),
             at => self.deliver(at / 2, &packet),
         }
     }
 
-    fn capture(&mut self, point: usize, time: Instant, packet: &OnTheWay) {
+    fn capture(&mut self, point: usize, time: Instant, packet: &InFlight<usize>) {
         self.truth.captured[point].push(Captured {
             time,
-            transmission: packet.transmission,
+            transmission: packet.note,
             is_copy: packet.is_copy,
             is_corrupted: packet.is_corrupted,
             is_marked: packet.is_marked,
@@ -402,62 +363,26 @@ impl<'s> World<'s> {
     }
 
     /// Sends a packet over a hop, with the faults that are its.
-    fn pass(&mut self, hop: Hop, time: Instant, mut packet: OnTheWay) {
-        let number = packet.transmission;
-        let mut arrival = time.saturating_add(HOP_DELAY);
-        let (mut lost, mut twice) = (false, false);
-        if let Some((at, cut)) = self.scenario.cut
-            && cut == hop
-            && self.is_time_at(at, time)
-        {
-            self.truth.injected.push(Injected { transmission: number, hop, action: Action::Drop });
-            lost = true;
-        }
-        let actions = if lost { Vec::new() } else { self.actions(hop, number) };
-        for action in actions {
-            self.truth.injected.push(Injected { transmission: number, hop, action });
-            match action {
-                Action::Drop => lost = true,
-                Action::Duplicate => twice = true,
-                Action::Delay(extra) => arrival = arrival.saturating_add(extra),
-                Action::Corrupt => {
-                    corrupt(&mut packet.bytes, self.truth.injected.len().wrapping_mul(0x9e37_79b9));
-                    packet.is_corrupted = true;
-                    self.truth.transmissions[number].corrupted.get_or_insert(hop);
-                }
-                Action::Mark => {
-                    mark(&mut packet.bytes);
-                    packet.is_marked = true;
-                }
-                Action::Swap => unreachable!("no scenario swaps packets"),
+    fn pass(&mut self, hop: Hop, time: Instant, packet: InFlight<usize>) {
+        let transmission = packet.note;
+        let cut = self.scenario.cut;
+        let is_cut = cut.is_some_and(|(at, cut)| cut == hop && self.is_time_at(at, time));
+        let actions = if is_cut { vec![Action::Drop] } else { self.actions(hop, transmission) };
+        let Truth { transmissions, injected, .. } = &mut self.truth;
+        let arrives = self.wire.pass(hop, time, packet, &actions, |action| {
+            injected.push(Injected { transmission, hop, action });
+            if action == Action::Corrupt {
+                transmissions[transmission].corrupted.get_or_insert(hop);
             }
+            injected.len().wrapping_mul(0x9e37_79b9)
+        });
+        if !arrives {
+            transmissions[transmission].lost = Some(hop);
         }
-        if lost {
-            self.truth.transmissions[number].lost = Some(hop);
-            return;
-        }
-        packet.at = match (self.truth.transmissions[number].sender, hop) {
-            (0, Hop::A) | (1, Hop::B) => 1,
-            (0, Hop::B) => 2,
-            _ => 0,
-        };
-        if twice {
-            let bytes = packet.bytes.clone();
-            self.put(
-                arrival.saturating_add(COPY_DELAY),
-                OnTheWay { is_copy: true, bytes, ..packet },
-            );
-        }
-        self.put(arrival, packet);
     }
 
     fn is_time_at(&self, at: Duration, time: Instant) -> bool {
         self.start.saturating_add(at) <= time
-    }
-
-    fn put(&mut self, time: Instant, packet: OnTheWay) {
-        self.arrivals.push(Reverse((time, self.on_the_way.len())));
-        self.on_the_way.push(Some(packet));
     }
 
     /// Returns the actions of the rules on a packet that passes a hop.
@@ -473,11 +398,11 @@ impl<'s> World<'s> {
     }
 
     /// Hands a packet to an engine, and learns what it makes the requester do.
-    fn deliver(&mut self, to: usize, packet: &OnTheWay) {
+    fn deliver(&mut self, to: usize, packet: &InFlight<usize>) {
         if packet.is_corrupted {
             return;
         }
-        let number = packet.transmission;
+        let number = packet.note;
         let connection = self.truth.transmissions[number].connection;
         self.truth.transmissions[number].delivered = true;
         let ip_len = if packet.bytes[0] >> 4 == 4 { 20 } else { 40 };
@@ -534,23 +459,13 @@ impl<'s> World<'s> {
     }
 
     fn emit(&mut self, from: usize, bytes: Vec<u8>) {
-        let leaves = bytes.len() as u64 * NANOS_PER_100_BYTES / 100 + 10;
-        let host = &mut self.hosts[from];
-        host.free = host.free.max(self.now).saturating_add(Duration::from_nanos(leaves));
-        let time = host.free;
+        let time = self.wire.leave(from, self.now, bytes.len());
         let transmission = self.understand(from, time, &bytes);
         self.truth.transmissions.push(transmission);
         let number = self.truth.transmissions.len() - 1;
-        let packet = OnTheWay {
-            transmission: number,
-            at: from * 2,
-            is_copy: false,
-            is_corrupted: false,
-            is_marked: false,
-            bytes,
-        };
+        let packet = InFlight::new(from, bytes, number);
         self.capture(from * 2, time, &packet);
-        self.pass(if from == 0 { Hop::A } else { Hop::B }, time, packet);
+        self.pass(Hop::first_of(from), time, packet);
     }
 
     /// Describes a packet that an engine emitted.
@@ -648,11 +563,7 @@ impl<'s> World<'s> {
 
 /// The address of a host that has no connection.
 pub fn witness(ipv6: bool) -> Gid {
-    if ipv6 {
-        Gid::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 3))
-    } else {
-        Gid::from(Ipv4Addr::new(192, 0, 2, 3))
-    }
+    gid(3, ipv6)
 }
 
 fn counts(engine: &Engine) -> [u64; 5] {
@@ -664,11 +575,4 @@ fn counts(engine: &Engine) -> [u64; 5] {
         Counter::Retry,
     ]
     .map(|counter| engine.counters().get(counter))
-}
-
-/// A packet as it is on the wire, from the IP header to the ICRC.
-fn sealed(path: &Path, packet: &mut [u8]) -> Vec<u8> {
-    let headers = path.seal(packet);
-    let (ip, udp) = headers.as_bytes();
-    [ip, udp, packet].concat()
 }

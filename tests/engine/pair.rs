@@ -5,14 +5,14 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use roce::engine::{
-    Batch, Config, CqHandle, Disposition, Engine, Event, ICRC_ROOM, MrAttr, MrHandle, PdHandle,
-    QpCreate, QpHandle, Received,
+    Batch, Config, CqHandle, Disposition, Engine, Event, MrAttr, MrHandle, PdHandle, QpCreate,
+    QpHandle, Received,
 };
 use roce::memory::Buffer;
 use roce::time::Instant;
 use roce::verbs::{
-    Access, AckTimeout, AhAttr, AttrMask, Data, Mtu, QpAttr, QpCap, QpInitAttr, QpState, QpType,
-    RecvWr, RetryCount, RnrRetry, SendOp, SendWr, Sge, Wc, WrId,
+    Access, AckTimeout, AhAttr, Data, Mtu, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr,
+    RetryCount, RnrRetry, SendOp, SendWr, Sge, Wc, WrId,
 };
 use roce::wire::aeth::RnrTimer;
 use roce::wire::{Bits, Gid, Packet, Psn};
@@ -97,9 +97,7 @@ impl Side {
 
     /// Takes its queue pair to RTS, connected to `peer`.
     pub fn connect(&mut self, peer: (Gid, roce::wire::Qpn), mtu: Mtu, psns: (u32, u32)) {
-        let kind = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT;
         let attr = QpAttr {
-            qp_state: QpState::Init,
             qp_access_flags: ALL,
             path_mtu: mtu,
             dest_qp_num: peer.1,
@@ -114,25 +112,7 @@ impl Side {
             rnr_retry: RnrRetry(Bits::low(3)),
             ..QpAttr::default()
         };
-        self.engine.modify_qp(self.qp, &attr, kind | AttrMask::ACCESS_FLAGS).unwrap();
-        let rtr = AttrMask::STATE | AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN;
-        let reliable_rtr = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
-        let reliable_rts = AttrMask::TIMEOUT
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::MAX_QP_RD_ATOMIC;
-        let reliable = self.engine.query_qp(self.qp).is_some() && self.is_reliable();
-        let extra = |mask| if reliable { mask } else { AttrMask::empty() };
-        let attr = QpAttr { qp_state: QpState::Rtr, ..attr };
-        let mask = rtr | AttrMask::RQ_PSN | extra(reliable_rtr);
-        self.engine.modify_qp(self.qp, &attr, mask).unwrap();
-        let attr = QpAttr { qp_state: QpState::Rts, ..attr };
-        let mask = AttrMask::STATE | AttrMask::SQ_PSN | extra(reliable_rts);
-        self.engine.modify_qp(self.qp, &attr, mask).unwrap();
-    }
-
-    fn is_reliable(&self) -> bool {
-        self.engine.qp_kind(self.qp).is_some_and(QpType::is_reliable)
+        self.engine.bring_up(self.qp, QpState::Rts, &attr).unwrap();
     }
 }
 
@@ -183,22 +163,14 @@ impl Pair {
                 if name == 'a' { (&mut self.a, &mut self.b) } else { (&mut self.b, &mut self.a) };
             let sent = from.engine.poll_transmit(self.now, &mut self.batch);
             moved |= sent > 0;
-            for (route, bytes) in self.batch.iter() {
-                let packet = &bytes[..bytes.len() - ICRC_ROOM];
-                self.log.push((name, packet.to_vec()));
-                if (self.lose)(name, &Packet::parse(packet).unwrap()) {
+            for (path, bytes) in self.batch.iter() {
+                let received =
+                    Received { network: &[0x45; 20], ..Received::unchanged(path, bytes) };
+                self.log.push((name, received.packet.to_vec()));
+                if (self.lose)(name, &Packet::parse(received.packet).unwrap()) {
                     continue;
                 }
-                let received = Received {
-                    source: route.source,
-                    destination: route.destination,
-                    source_port: route.source_port,
-                    ecn: 0,
-                    network: &[0x45; 20],
-                    packet,
-                };
-                let got = to.engine.handle_packet(self.now, &received);
-                let _: Disposition = got;
+                let _: Disposition = to.engine.handle_packet(self.now, &received);
                 (self.after)(if name == 'a' { 'b' } else { 'a' }, self.now, to);
             }
         }

@@ -382,16 +382,13 @@ impl Script {
 
     /// Takes a queue pair up to a state.
     pub fn climb(&mut self, qp: QpHandle, until: QpState) {
-        let steps = match until {
-            QpState::Reset => vec![],
-            QpState::Init => vec![QpState::Init],
-            QpState::Rtr => vec![QpState::Init, QpState::Rtr],
-            QpState::Rts | QpState::Sqe => vec![QpState::Init, QpState::Rtr, QpState::Rts],
-            QpState::Sqd => vec![QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd],
-            QpState::Err => vec![QpState::Init, QpState::Rtr, QpState::Rts, QpState::Err],
+        let up = match until {
+            QpState::Sqd | QpState::Sqe | QpState::Err => QpState::Rts,
+            up => up,
         };
-        for to in steps {
-            self.modify(qp, to).unwrap();
+        self.engine.bring_up(qp, up, &self.attr).unwrap();
+        if matches!(until, QpState::Sqd | QpState::Err) {
+            self.modify(qp, until).unwrap();
         }
     }
 

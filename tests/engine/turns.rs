@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roce::engine::{Batch, Config, ICRC_ROOM, QpCreate, QpHandle, Received};
+use roce::engine::{Batch, Config, QpCreate, QpHandle, Received};
 use roce::time::Instant;
 use roce::verbs::{Data, Mtu, QpCap, QpInitAttr, QpType, SendOp, SendWr, WcStatus, WrId};
 use roce::wire::{Operation, Packet};
@@ -26,19 +26,9 @@ fn pass(from: &mut Side, to: &mut Side, now: Instant, first: bool) -> Vec<Operat
     };
     let mut sent = Vec::new();
     for (path, bytes) in batch.iter() {
-        let packet = &bytes[..bytes.len() - ICRC_ROOM];
-        sent.push(Packet::parse(packet).unwrap().info().unwrap().operation);
-        to.engine.handle_packet(
-            now,
-            &Received {
-                source: path.source,
-                destination: path.destination,
-                source_port: path.source_port,
-                ecn: 0,
-                network: &[],
-                packet,
-            },
-        );
+        let received = Received::unchanged(path, bytes);
+        sent.push(Packet::parse(received.packet).unwrap().info().unwrap().operation);
+        to.engine.handle_packet(now, &received);
     }
     sent
 }

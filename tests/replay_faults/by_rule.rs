@@ -2,7 +2,7 @@
 //! datagrams.
 #![allow(dead_code, reason = "the tests of the analysis use the rest")]
 
-use super::{dice, frames};
+use super::{dice, wire};
 
 #[path = "../analysis_faults/plan.rs"]
 pub mod plan;

@@ -3,8 +3,8 @@
 use roce::engine::{QpCreate, SrqCreate};
 use roce::time::Instant;
 use roce::verbs::{
-    Access, AckTimeout, AhAttr, AttrMask, Data, MwBind, MwType, QpAttr, QpCap, QpInitAttr, QpState,
-    QpType, RetryCount, RnrRetry, SendOp, SendWr, Wc, WrId, transition,
+    Access, AckTimeout, AhAttr, Data, MwBind, MwType, QpAttr, QpCap, QpInitAttr, QpState, QpType,
+    RetryCount, RnrRetry, SendOp, SendWr, Wc, WrId,
 };
 use roce::wire::aeth::RnrTimer;
 use roce::wire::{Bits, Psn, Qpn, RKey};
@@ -36,12 +36,7 @@ pub fn connect(hosts: &mut [Host; 2], plan: &Connection) -> ([Side; 2], [Qpn; 2]
             ..QpAttr::default()
         };
         let Host { engine, .. } = &mut hosts[side];
-        for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            let from = engine.qp_state(sides[side].qp).unwrap();
-            let needs = transition::find(QpType::Rc, from, to).unwrap();
-            let attr = QpAttr { qp_state: to, ..attr };
-            engine.modify_qp(sides[side].qp, &attr, needs.required | AttrMask::STATE).unwrap();
-        }
+        engine.bring_up(sides[side].qp, QpState::Rts, &attr).unwrap();
         sides[side].windows =
             (0..WINDOWS).map(|number| bind(&mut hosts[side], &sides[side], plan, number)).collect();
     }

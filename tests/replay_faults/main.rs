@@ -35,6 +35,8 @@ mod responders;
 mod scenarios;
 mod setup;
 mod verdicts;
+#[path = "../common/wire.rs"]
+mod wire;
 mod workload;
 mod world;
 

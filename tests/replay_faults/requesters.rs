@@ -11,7 +11,8 @@ use super::craft::*;
 use super::device::{Device, Mark, script};
 use super::flaw::{AT_REQUESTER, EVERYWHERE, Flaw};
 use super::management::LEAD;
-use super::setup::{Connection, FaultRule, Hop, Setup};
+use super::setup::{Connection, FaultRule, Setup};
+use super::wire::Hop;
 use super::world::BASE;
 
 /// The first PSN of the script.

@@ -12,7 +12,8 @@ use roce::wire::{Opcode, Operation, Packet};
 use super::craft::*;
 use super::device::{Cx, Device, Mark, nth_out, outgoing};
 use super::flaw::{AT_ENDS, AT_REQUESTER, AT_RESPONDER, EVERYWHERE, Flaw};
-use super::setup::{Connection, FaultRule, Hop, Key, Op, Setup, Work, at_once, posting, spaced};
+use super::setup::{Connection, FaultRule, Key, Op, Setup, Work, at_once, posting, spaced};
+use super::wire::Hop;
 use super::world::{ALL, BASE, initial};
 
 const PAUSE: Duration = Duration::from_micros(20);

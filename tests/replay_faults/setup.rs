@@ -6,6 +6,7 @@ use roce::link::fault::{Action, Rule};
 use roce::verbs::Mtu;
 use roce::wire::Packet;
 
+use super::wire::Hop;
 use super::world::{LOCAL, RECEIVES};
 
 /// Two hosts, A and B, a switch between them, connections and their work, and the faults of the
@@ -150,15 +151,6 @@ pub enum Key {
     OthersWindow,
     /// A key that the host does not have.
     Unknown,
-}
-
-/// One of the two links of the path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Hop {
-    /// The link of A and the switch.
-    A = 0,
-    /// The link of the switch and B.
-    B = 1,
 }
 
 /// A fault by rule: to the n-th packet of a host that is such a one, on this hop.

@@ -1,8 +1,5 @@
 //! Two devices, the two hops between them, and three capture points, under virtual time.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -16,18 +13,11 @@ use roce::wire::{Gid, ICRC_ROOM, Path, Qpn, RKey};
 
 use super::device::{Cx, Device, Mark};
 use super::dice::Dice;
-use super::frames::{corrupt, mark, network_len, transport};
+use super::frames::{network_len, transport};
 use super::management::{LEAD, exchange};
-use super::setup::{Hop, Key, Op, Setup, Work};
-
-/// Time that a packet takes over each hop.
-pub const HOP_DELAY: Duration = Duration::from_micros(2);
-
-/// Delay of a copy that the network makes behind the packet.
-const COPY_DELAY: Duration = Duration::from_nanos(700);
-
-/// Nanoseconds per byte at 100 Gbit/s, in 1/100.
-const NANOS_PER_100_BYTES: u64 = 8;
+use super::setup::{Key, Op, Setup, Work};
+pub use super::wire::{HOP_DELAY, gid};
+use super::wire::{Hop, InFlight, Wire, sealed};
 
 /// Steps after which a run is taken not to end.
 const STEPS_MAX: usize = 100_000;
@@ -55,8 +45,6 @@ pub struct Host {
     pub local: [MrHandle; 2],
     pub keys: [MrHandle; 4],
     batch: Batch,
-    /// Time when its port is free.
-    free: Instant,
     /// Time when it may send next.
     sends_next: Instant,
 }
@@ -102,25 +90,6 @@ pub struct Run {
     pub omitted: Option<Instant>,
 }
 
-/// A packet on its way.
-#[derive(Clone)]
-struct InFlight {
-    sender: usize,
-    /// Place of arrival: 0 A, 1 the switch, 2 B; or, before it left, nowhere.
-    at: Option<usize>,
-    mark: Mark,
-    is_corrupted: bool,
-    is_marked: bool,
-    bytes: Vec<u8>,
-}
-
-impl InFlight {
-    /// Before it leaves.
-    fn new(sender: usize, mark: Mark, bytes: Vec<u8>) -> Self {
-        Self { sender, at: None, mark, is_corrupted: false, is_marked: false, bytes }
-    }
-}
-
 pub struct World<'s> {
     setup: &'s Setup,
     hosts: [Host; 2],
@@ -129,8 +98,7 @@ pub struct World<'s> {
     qpns: Vec<[Qpn; 2]>,
     /// Faults by sender and hop.
     rules: [[Rules; 2]; 2],
-    in_flight: Vec<Option<InFlight>>,
-    arrivals: BinaryHeap<Reverse<(Instant, usize)>>,
+    wire: Wire<Mark>,
     dice: Dice,
     now: Instant,
     start: Instant,
@@ -153,14 +121,6 @@ pub fn run(setup: &Setup, devices: [Device; 2]) -> Run {
 /// Runs two correct devices.
 pub fn run_honest(setup: &Setup) -> Run {
     run(setup, Default::default())
-}
-
-pub fn gid(number: u16, ipv6: bool) -> Gid {
-    if ipv6 {
-        Gid::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, number))
-    } else {
-        Gid::from(Ipv4Addr::new(192, 0, 2, number as u8))
-    }
 }
 
 /// Returns the initial contents of a part of a host's memory: no two parts are alike.
@@ -196,17 +156,7 @@ fn host(number: u16, setup: &Setup) -> Host {
     ];
     let local = domains.map(|domain| register(domain, 0, BUFFER as u64, local));
     let batch = Batch::new(64);
-    Host {
-        engine,
-        gid,
-        domains,
-        buffer,
-        local,
-        keys,
-        batch,
-        free: Instant::ZERO,
-        sends_next: Instant::ZERO,
-    }
+    Host { engine, gid, domains, buffer, local, keys, batch, sends_next: Instant::ZERO }
 }
 
 impl Host {
@@ -240,8 +190,7 @@ impl<'s> World<'s> {
             sides: Vec::new(),
             qpns: Vec::new(),
             rules: Default::default(),
-            in_flight: Vec::new(),
-            arrivals: BinaryHeap::new(),
+            wire: Wire::default(),
             dice: Dice::new(setup.seed),
             now: Instant::from_nanos(start.as_nanos() - LEAD.as_nanos() as u64),
             start,
@@ -274,8 +223,8 @@ impl<'s> World<'s> {
             .collect();
         for (sender, at, packet) in exchanges {
             let bytes = self.sealed(sender, &packet);
-            let packet = InFlight::new(sender, Mark::Honest, bytes);
-            self.put(self.now.saturating_add(at), packet);
+            let packet = InFlight::new(sender, bytes, Mark::Honest);
+            self.wire.put(self.now.saturating_add(at), packet);
         }
     }
 
@@ -354,7 +303,7 @@ impl<'s> World<'s> {
     /// Returns the time of the next event.
     fn next(&self) -> Option<Instant> {
         let timers = self.hosts.iter().filter_map(|host| host.engine.poll_timeout());
-        let arrival = self.arrivals.peek().map(|Reverse((time, _))| *time);
+        let arrival = self.wire.next();
         let plans = self.setup.connections.iter().zip(&self.sides);
         let posts = plans.flat_map(|(plan, sides)| {
             [0, 1].into_iter().flat_map(move |side| {
@@ -373,9 +322,7 @@ impl<'s> World<'s> {
     }
 
     fn step(&mut self) {
-        while self.arrivals.peek().is_some_and(|Reverse((time, _))| *time <= self.now) {
-            let Some(Reverse((_, index))) = self.arrivals.pop() else { break };
-            let packet = self.in_flight[index].take().unwrap();
+        while let Some(packet) = self.wire.pop(self.now) {
             self.arrive(packet);
         }
         for host in &mut self.hosts {
@@ -406,11 +353,11 @@ impl<'s> World<'s> {
         self.run.omitted = self.run.omitted.or(omitted);
         for out in out {
             let bytes = self.sealed(host, &out.packet);
-            let packet = InFlight::new(host, out.mark, bytes);
+            let packet = InFlight::new(host, bytes, out.mark);
             if out.delay.is_zero() {
                 self.leave(packet);
             } else {
-                self.put(self.now.saturating_add(out.delay), packet);
+                self.wire.put(self.now.saturating_add(out.delay), packet);
             }
         }
         taken
@@ -425,38 +372,29 @@ impl<'s> World<'s> {
             hop_limit: 64,
             ..Path::NOWHERE
         };
-        let mut packet = [packet, &[0; ICRC_ROOM]].concat();
-        let headers = path.seal(&mut packet);
-        let (ip, udp) = headers.as_bytes();
-        [ip, udp, &packet].concat()
+        sealed(&path, &mut [packet, &[0; ICRC_ROOM]].concat())
     }
 
     /// A packet leaves its host.
-    fn leave(&mut self, packet: InFlight) {
+    fn leave(&mut self, packet: InFlight<Mark>) {
         let from = packet.sender;
-        let leaves = packet.bytes.len() as u64 * NANOS_PER_100_BYTES / 100 + 10;
-        let host = &mut self.hosts[from];
-        host.free = host.free.max(self.now).saturating_add(Duration::from_nanos(leaves));
-        let time = host.free;
+        let time = self.wire.leave(from, self.now, packet.bytes.len());
         self.capture(from * 2, time, &packet);
-        self.pass(if from == 0 { Hop::A } else { Hop::B }, time, packet);
+        self.pass(Hop::first_of(from), time, packet);
     }
 
     /// A packet comes to a capture point, and from there on.
-    fn arrive(&mut self, packet: InFlight) {
+    fn arrive(&mut self, packet: InFlight<Mark>) {
         let Some(at) = packet.at else { return self.leave(packet) };
         self.capture(at, self.now, &packet);
         match at {
-            1 => {
-                let hop = if packet.sender == 0 { Hop::B } else { Hop::A };
-                self.pass(hop, self.now, packet);
-            }
+            1 => self.pass(Hop::second_of(packet.sender), self.now, packet),
             at => self.deliver(at / 2, &packet),
         }
     }
 
-    fn capture(&mut self, point: usize, time: Instant, packet: &InFlight) {
-        let InFlight { mark, is_corrupted, ref bytes, .. } = *packet;
+    fn capture(&mut self, point: usize, time: Instant, packet: &InFlight<Mark>) {
+        let InFlight { note: mark, is_corrupted, ref bytes, .. } = *packet;
         let connection = self.connection_of(packet);
         let frame =
             Frame { time, when: time, connection, mark, is_corrupted, bytes: bytes.clone() };
@@ -464,57 +402,27 @@ impl<'s> World<'s> {
     }
 
     /// The connection of a packet, by the queue pair that it is for, damaged or not.
-    fn connection_of(&self, packet: &InFlight) -> Option<usize> {
+    fn connection_of(&self, packet: &InFlight<Mark>) -> Option<usize> {
         let bth = transport(&packet.bytes);
         let qpn = u32::from_be_bytes([0, bth[5], bth[6], bth[7]]);
         self.qpns.iter().position(|qpns| qpns[1 - packet.sender].get() == qpn)
     }
 
     /// Sends a packet over a hop, with the faults that are its.
-    fn pass(&mut self, hop: Hop, time: Instant, mut packet: InFlight) {
-        let mut arrival = time.saturating_add(HOP_DELAY);
-        let (mut lost, mut twice) = (false, false);
+    fn pass(&mut self, hop: Hop, time: Instant, packet: InFlight<Mark>) {
         let connection = self.connection_of(&packet);
-        for action in self.actions(hop, &packet) {
+        let actions = self.actions(hop, &packet);
+        let (run, dice) = (&mut self.run, &mut self.dice);
+        self.wire.pass(hop, time, packet, &actions, |action| {
             if action != Action::Mark {
-                self.run.faults.push((connection, time));
+                run.faults.push((connection, time));
             }
-            match action {
-                Action::Drop => lost = true,
-                Action::Duplicate => twice = true,
-                Action::Delay(extra) => arrival = arrival.saturating_add(extra),
-                Action::Corrupt => {
-                    corrupt(&mut packet.bytes, self.dice.roll() as usize);
-                    packet.is_corrupted = true;
-                }
-                Action::Mark => {
-                    mark(&mut packet.bytes);
-                    packet.is_marked = true;
-                }
-                Action::Swap => unreachable!("no rule swaps packets"),
-            }
-        }
-        if lost {
-            return;
-        }
-        packet.at = Some(match (packet.sender, hop) {
-            (0, Hop::A) | (1, Hop::B) => 1,
-            (0, Hop::B) => 2,
-            _ => 0,
+            if action == Action::Corrupt { dice.roll() as usize } else { 0 }
         });
-        if twice {
-            self.put(arrival.saturating_add(COPY_DELAY), packet.clone());
-        }
-        self.put(arrival, packet);
-    }
-
-    fn put(&mut self, time: Instant, packet: InFlight) {
-        self.arrivals.push(Reverse((time, self.in_flight.len())));
-        self.in_flight.push(Some(packet));
     }
 
     /// Returns the fault that a packet meets with on a hop.
-    fn actions(&mut self, hop: Hop, packet: &InFlight) -> Vec<Action> {
+    fn actions(&mut self, hop: Hop, packet: &InFlight<Mark>) -> Vec<Action> {
         let mut actions = Vec::new();
         let rules = &mut self.rules[packet.sender][hop as usize];
         let bytes = transport(&packet.bytes);
@@ -533,7 +441,7 @@ impl<'s> World<'s> {
     }
 
     /// Hands a packet to a device.
-    fn deliver(&mut self, to: usize, packet: &InFlight) {
+    fn deliver(&mut self, to: usize, packet: &InFlight<Mark>) {
         if packet.is_corrupted {
             return;
         }

@@ -6,7 +6,7 @@ use roce::engine::{Batch, Config, CqHandle, Engine, MrAttr, QpCreate, QpHandle, 
 use roce::link::fault::Rule;
 use roce::memory::Buffer;
 use roce::verbs::{
-    AckTimeout, AhAttr, AttrMask, QpAttr, QpCap, QpInitAttr, QpState, QpType, RetryCount, RnrRetry,
+    AckTimeout, AhAttr, QpAttr, QpCap, QpInitAttr, QpState, QpType, RetryCount, RnrRetry,
     transition,
 };
 use roce::wire::aeth::RnrTimer;
@@ -16,7 +16,7 @@ use super::author::{INLINE, OPS_MAX};
 use super::dice::Dice;
 use super::names::BASE;
 use super::plan::{ALL, Key, Plan};
-use super::world::{EndAction, Nic, Runner, World};
+use super::world::{EndAction, Nic, Runner, World, group};
 
 impl World<'_> {
     pub fn register(&mut self) {
@@ -24,13 +24,13 @@ impl World<'_> {
             match key {
                 Key::Region { nic, rights, bytes } => {
                     let buffer = Buffer::from_bytes(bytes);
-                    let Nic { engine, pd, .. } = &mut self.nics[*nic];
+                    let Nic { engine, pd, .. } = &mut self.net.hosts[*nic];
                     let attr = MrAttr { region: buffer.region(), base: BASE, access: *rights };
                     self.names.add_region(engine.register(*pd, attr).unwrap());
                     self.buffers.push(buffer);
                 }
                 Key::Window { nic, kind } => {
-                    let Nic { engine, pd, .. } = &mut self.nics[*nic];
+                    let Nic { engine, pd, .. } = &mut self.net.hosts[*nic];
                     let window = engine.create_mw(*pd, *kind).unwrap();
                     self.names.add_window(engine.mw_key(window).unwrap());
                     self.buffers.push(Buffer::new(0));
@@ -41,7 +41,7 @@ impl World<'_> {
 
     pub fn share(&mut self) {
         for plan in &self.plan.srqs {
-            let Nic { engine, pd, xrcd, .. } = &mut self.nics[plan.nic];
+            let Nic { engine, pd, xrcd, .. } = &mut self.net.hosts[plan.nic];
             let made = (!plan.recvs.is_empty()).then(|| {
                 let cq = engine.create_cq(plan.recvs.len()).unwrap();
                 let (max_wr, xrc) = (plan.recvs.len() as u32, plan.xrc.then_some((*xrcd, cq)));
@@ -64,7 +64,7 @@ impl World<'_> {
                 dest_qp_num: runners[1 - side].qpn,
                 rq_psn: Psn::new(peer.psn),
                 sq_psn: Psn::new(end.psn),
-                ah_attr: AhAttr::new(self.nics[peer.nic].gid, 0),
+                ah_attr: AhAttr::new(self.net.hosts[peer.nic].gid, 0),
                 max_rd_atomic: link.reads,
                 max_dest_rd_atomic: link.reads,
                 min_rnr_timer: RnrTimer(Bits::low(4)),
@@ -75,7 +75,7 @@ impl World<'_> {
                 rnr_retry: RnrRetry(Bits::low(end.rnr_retry)),
                 ..QpAttr::default()
             };
-            climb(&mut self.nics[end.nic].engine, runners[side].qp, &attr);
+            bring_up(&mut self.net.hosts[end.nic].engine, runners[side].qp, &attr);
             if end.cut_off {
                 self.cut_off.push(runners[side].qpn);
             }
@@ -102,7 +102,7 @@ impl World<'_> {
             for side in [0, 1] {
                 let psn = Psn::new(link.ends[side].psn).plus(offset);
                 let rule = Rule::new(action).qp(runners[to].qpn).psn(psn).nth(nth);
-                self.network.add_rule(rule);
+                self.net.network.add_rule(rule);
             }
         }
         self.runners.push(runners);
@@ -113,7 +113,7 @@ impl World<'_> {
         let end = &link.ends[side];
         let shared = end.srq.map(|srq| self.plan.srqs[srq].recvs.len());
         let srq = end.srq.and_then(|srq| self.srqs[srq]);
-        let Nic { engine, pd, xrcd, .. } = &mut self.nics[end.nic];
+        let Nic { engine, pd, xrcd, .. } = &mut self.net.hosts[end.nic];
         // No larger than it must be.
         let (send, recv) = (end.send_depth, shared.unwrap_or(end.recv_depth).max(1));
         let (send_cq, recv_cq) = if end.one_cq {
@@ -176,18 +176,26 @@ pub fn nic(plan: &Plan, number: usize) -> Nic {
     let pd = engine.create_pd().unwrap();
     let xrcd = engine.create_xrcd().unwrap();
     let (events, dice) = (Vec::new(), Dice::new(nic.seed));
-    Nic { engine, gid, pd, xrcd, events, batch: Batch::new(nic.batch), defers: nic.defers, dice }
+    Nic {
+        engine,
+        gid,
+        pd,
+        xrcd,
+        events,
+        batch: Batch::new(nic.batch),
+        defers: nic.defers,
+        delays_acks: false,
+        dice,
+        group: group(plan),
+    }
 }
 
 /// Takes a queue pair from RESET to RTS, or as far as it can go.
-pub fn climb(engine: &mut Engine, qp: QpHandle, attr: &QpAttr) {
+pub fn bring_up(engine: &mut Engine, qp: QpHandle, attr: &QpAttr) {
     let kind = engine.qp_kind(qp).unwrap();
-    for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
-        let from = engine.qp_state(qp).unwrap();
-        let Some(needs) = transition::find(kind, from, to) else { return };
-        let attr = QpAttr { qp_state: to, ..*attr };
-        engine.modify_qp(qp, &attr, needs.required | AttrMask::STATE).unwrap();
-    }
+    let has_rts = transition::find(kind, QpState::Rtr, QpState::Rts).is_some();
+    let to = if has_rts { QpState::Rts } else { QpState::Rtr };
+    engine.bring_up(qp, to, attr).unwrap();
 }
 
 /// A datagram queue pair.
@@ -204,6 +212,6 @@ pub fn datagram_qp(nic: &mut Nic, kind: QpType, qkey: u32, depth: usize) -> (QpH
     let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
     let qp = nic.engine.create_qp(nic.pd, create).unwrap();
     let attr = QpAttr { qkey: QKey::new(qkey), qp_access_flags: ALL, ..QpAttr::default() };
-    climb(&mut nic.engine, qp, &attr);
+    bring_up(&mut nic.engine, qp, &attr);
     (qp, cq)
 }

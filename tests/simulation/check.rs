@@ -155,7 +155,7 @@ fn check_event(world: &World<'_>, number: usize, side: usize, label: &str) {
             runner.got.iter().chain(sends).any(failed) || is_solicited(link, side, runner)
         }
     };
-    let events = &world.nics[runner.nic].events;
+    let events = &world.net.hosts[runner.nic].events;
     let came = events.iter().filter(|event| **event == Event::Completion(runner.recv_cq)).count();
     assert_eq!(came, usize::from(due), "{label}: end {side}, events for {notify:?}");
 }

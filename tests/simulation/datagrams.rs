@@ -97,7 +97,7 @@ impl Datagrams {
         let mut qps = Vec::new();
         for socket in &plan.sockets {
             let depth = socket.recvs.len().max(1) + OPS_MAX * 2;
-            let nics = &mut world.nics;
+            let nics = &mut world.net.hosts;
             let (qp, cq) = datagram_qp(&mut nics[socket.nic], socket.kind, socket.qkey, depth);
             let gids: Vec<Gid> = plan.sockets.iter().map(|to| nics[to.nic].gid).collect();
             let nic = &mut nics[socket.nic];
@@ -114,7 +114,7 @@ impl Datagrams {
         }
         for &member in &plan.group {
             let datagram_qp = &qps[member];
-            world.nics[datagram_qp.nic]
+            world.net.hosts[datagram_qp.nic]
                 .engine
                 .attach_multicast(datagram_qp.qp, group(plan))
                 .unwrap();
@@ -149,7 +149,7 @@ impl Datagrams {
                 let ah = qps[from].ways[datagram.to.unwrap_or(qps.len())];
                 let target = Target::Ud(UdTarget { ah, qpn, qkey });
                 let datagram_qp = &mut world.datagrams.qps[from];
-                let engine = &mut world.nics[datagram_qp.nic].engine;
+                let engine = &mut world.net.hosts[datagram_qp.nic].engine;
                 match world.names.post(engine, datagram_qp.qp, target, &datagram.work) {
                     Err(PostError::QueueFull) => break,
                     posted => posted.unwrap(),
@@ -165,7 +165,7 @@ impl Datagrams {
         let mut polled = 0;
         for datagram_qp in &mut world.datagrams.qps {
             let mut all = Vec::new();
-            polled += drain(&mut world.nics[datagram_qp.nic].engine, datagram_qp.cq, &mut all);
+            polled += drain(&mut world.net.hosts[datagram_qp.nic].engine, datagram_qp.cq, &mut all);
             let (got, sent) = all.into_iter().partition::<Vec<_>, _>(|wc| wc.id.0 & RECV != 0);
             datagram_qp.got.extend(got);
             datagram_qp.sent.extend(sent);
@@ -269,9 +269,10 @@ fn is_from(world: &World<'_>, from: usize, op: usize, wc: &Wc, bytes: &[u8]) -> 
     };
     let datagram_qp = &world.datagrams.qps[from];
     let (area, payload) = bytes.split_at(AREA);
-    let to =
-        world.plan.sockets[from].sends[op].to.map(|to| world.nics[world.datagrams.qps[to].nic].gid);
-    let way = (world.nics[datagram_qp.nic].gid, to.unwrap_or_else(|| group(world.plan)));
+    let to = world.plan.sockets[from].sends[op]
+        .to
+        .map(|to| world.net.hosts[world.datagrams.qps[to].nic].gid);
+    let way = (world.net.hosts[datagram_qp.nic].gid, to.unwrap_or_else(|| group(world.plan)));
     (wc.src_qp, wc.imm()) == (datagram_qp.qpn, imm)
         && is_header(area, way, world.plan.ipv6)
         && payload == data

@@ -22,6 +22,8 @@
 mod author;
 mod build;
 mod check;
+#[path = "../common/world.rs"]
+mod common_world;
 mod datagrams;
 mod dice;
 mod lax;

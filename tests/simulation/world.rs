@@ -3,16 +3,14 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use roce::capture::PcapWriter;
-use roce::engine::{
-    Batch, CqHandle, Engine, Event, PdHandle, QpHandle, Received, SrqHandle, XrcdHandle,
-};
-use roce::link::mem::Network;
+use roce::engine::{Batch, CqHandle, Engine, Event, PdHandle, QpHandle, SrqHandle, XrcdHandle};
 use roce::memory::Buffer;
 use roce::time::Instant;
 use roce::verbs::{AttrMask, PostError, QpAttr, QpState, QpType, Target, Wc};
-use roce::wire::{Frame, Gid, IcrcVerdict, LinkType, Network as Net, Packet, Qpn, ROCE_PORT};
+use roce::wire::{Gid, LinkType, Packet, Qpn};
 
 use super::build;
+use super::common_world::{self, Host};
 use super::datagrams::Datagrams;
 use super::dice::Dice;
 use super::names::{Names, drain};
@@ -27,7 +25,34 @@ pub struct Nic {
     pub batch: Batch,
     /// Denominator of the share of transmissions that may delay ACKs.
     pub defers: usize,
+    /// Whether this transmission delays ACKs.
+    pub delays_acks: bool,
     pub dice: Dice,
+    /// The multicast group that it belongs to.
+    pub group: Gid,
+}
+
+impl Host for Nic {
+    fn engine(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    fn timeout(&self) -> Option<Instant> {
+        self.engine.poll_timeout()
+    }
+
+    fn poll_transmit(&mut self, now: Instant) -> Option<&mut Batch> {
+        self.batch.clear();
+        let count = match self.delays_acks {
+            true => self.engine.poll_transmit_delaying_acks(now, &mut self.batch),
+            false => self.engine.poll_transmit(now, &mut self.batch),
+        };
+        (count > 0).then_some(&mut self.batch)
+    }
+
+    fn takes(&self, to: Gid) -> bool {
+        to == self.gid || to == self.group
+    }
 }
 
 /// An end of a link as it is in its engine.
@@ -49,8 +74,7 @@ pub struct Runner {
 
 pub struct World<'p> {
     pub plan: &'p Plan,
-    pub nics: Vec<Nic>,
-    pub network: Network,
+    pub net: common_world::World<Nic>,
     pub names: Names,
     pub buffers: Vec<Buffer>,
     pub srqs: Vec<Option<(SrqHandle, CqHandle)>>,
@@ -60,7 +84,6 @@ pub struct World<'p> {
     /// Pending actions on ends: time, link, end, action.
     pub agenda: Vec<(Instant, usize, usize, EndAction)>,
     pub cut_off: Vec<Qpn>,
-    pub now: Instant,
     pub start: Instant,
     capture: Option<PcapWriter<Vec<u8>>>,
     aloud: bool,
@@ -79,10 +102,10 @@ const STEPS_MAX: usize = if cfg!(roce_narrow_psn) { 10_000_000 } else { 400_000 
 impl<'p> World<'p> {
     pub fn new(plan: &'p Plan, aloud: bool, capture: bool) -> Self {
         let start = Instant::from_nanos(1000);
+        let nics = (0..plan.nics.len()).map(|number| build::nic(plan, number)).collect();
         let mut world = Self {
             plan,
-            nics: (0..plan.nics.len()).map(|number| build::nic(plan, number)).collect(),
-            network: Network::new(plan.faults, plan.chance),
+            net: common_world::World::new(nics, plan.faults, plan.chance, start),
             names: Names::default(),
             buffers: Vec::new(),
             srqs: Vec::new(),
@@ -91,7 +114,6 @@ impl<'p> World<'p> {
             datagrams: Datagrams::default(),
             agenda: Vec::new(),
             cut_off: Vec::new(),
-            now: start,
             start,
             capture: capture.then(|| PcapWriter::new(Vec::new(), LinkType::RAW).unwrap()),
             aloud,
@@ -117,20 +139,13 @@ impl<'p> World<'p> {
                 continue;
             }
             let Some(next) = self.next() else { return true };
-            self.now = self.now.max(next);
-            while let Some(delivery) = self.network.poll_delivery(self.now) {
-                self.deliver(delivery.to, &delivery.bytes);
-            }
-            for nic in &mut self.nics {
-                nic.engine.handle_timeout(self.now);
-            }
+            self.net.advance(next);
         }
         false
     }
 
     /// Returns the time of the next event.
     fn next(&self) -> Option<Instant> {
-        let timers = self.nics.iter().filter_map(|nic| nic.engine.poll_timeout());
         let actions = self.agenda.iter().map(|(at, ..)| *at);
         let later = self.plan.links.iter().zip(&self.runners).flat_map(|(link, runners)| {
             (0..2).flat_map(move |side| {
@@ -142,23 +157,23 @@ impl<'p> World<'p> {
         let shared = self.plan.srqs.iter().zip(&self.srq_posted);
         let shared = shared.map(|(srq, posted)| srq.recvs.get(*posted).map(|(at, _)| *at));
         let later = later.chain(shared).flatten().chain(self.datagrams.later(self.plan));
-        let later = later.map(|at| self.start.saturating_add(at)).filter(|at| *at > self.now);
-        timers.chain(actions).chain(later).chain(self.network.poll_timeout()).min()
+        let later = later.map(|at| self.start.saturating_add(at)).filter(|at| *at > self.net.now);
+        actions.chain(later).chain(self.net.next()).min()
     }
 
     /// Whether a time of the plan has come.
     pub fn is_time(&self, at: std::time::Duration) -> bool {
-        self.start.saturating_add(at) <= self.now
+        self.start.saturating_add(at) <= self.net.now
     }
 
     /// Does to ends what is due.
     fn act(&mut self) {
-        let now = self.now;
+        let now = self.net.now;
         let due: Vec<_> = self.agenda.iter().copied().filter(|(at, ..)| *at <= now).collect();
         self.agenda.retain(|(at, ..)| *at > now);
         for (_, link, side, action) in due {
             let runner = &mut self.runners[link][side];
-            let Nic { engine, defers, .. } = &mut self.nics[runner.nic];
+            let Nic { engine, defers, .. } = &mut self.net.hosts[runner.nic];
             // A NIC sends what it delayed before it executes a command, and so do some of these.
             if *defers < 5 {
                 engine.end_ack_delays();
@@ -202,7 +217,7 @@ impl<'p> World<'p> {
             while let Some((at, recv)) = srq.recvs.get(self.srq_posted[index])
                 && self.is_time(*at)
             {
-                let engine = &mut self.nics[srq.nic].engine;
+                let engine = &mut self.net.hosts[srq.nic].engine;
                 self.names.post_srq_recv(engine, handle, recv).unwrap();
                 self.srq_posted[index] += 1;
                 fed = true;
@@ -224,7 +239,7 @@ impl<'p> World<'p> {
             && !self.runners[link][side].gone
         {
             let runner = &mut self.runners[link][side];
-            let engine = &mut self.nics[runner.nic].engine;
+            let engine = &mut self.net.hosts[runner.nic].engine;
             match self.names.post_recv(engine, runner.qp, recv) {
                 Err(PostError::QueueFull) => break,
                 posted => posted.unwrap(),
@@ -247,13 +262,13 @@ impl<'p> World<'p> {
         {
             let target = match (plan.kind, plan.ends[1].srq.and_then(|srq| self.srqs[srq])) {
                 (QpType::XrcSend, Some((srq, _))) => {
-                    Target::Xrc(self.nics[plan.ends[1].nic].engine.srq_number(srq))
+                    Target::Xrc(self.net.hosts[plan.ends[1].nic].engine.srq_number(srq))
                 }
                 (QpType::XrcSend, None) => Target::Xrc(roce::wire::XrcSrqn::new(1)),
                 _ => Target::Peer,
             };
             let runner = &mut self.runners[link][side];
-            let engine = &mut self.nics[runner.nic].engine;
+            let engine = &mut self.net.hosts[runner.nic].engine;
             match self.names.post(engine, runner.qp, target, &post.work) {
                 Err(PostError::QueueFull) => break,
                 posted => posted.unwrap(),
@@ -274,71 +289,23 @@ impl<'p> World<'p> {
 
     /// Sends what there is, as a NIC does: with the program's next poll some of it may be deferred.
     fn transmit(&mut self) {
-        for nic in &mut self.nics {
-            let Nic { engine, batch, defers, dice, .. } = nic;
-            let first = *defers > 0 && dice.one_in(*defers);
-            loop {
-                batch.clear();
-                let count = if first {
-                    engine.poll_transmit_delaying_acks(self.now, batch)
-                } else {
-                    engine.poll_transmit(self.now, batch)
-                };
-                if count == 0 {
-                    break;
+        for number in 0..self.net.hosts.len() {
+            let nic = &mut self.net.hosts[number];
+            nic.delays_acks = nic.defers > 0 && nic.dice.one_in(nic.defers);
+            let (capture, aloud, cut_off) = (&mut self.capture, self.aloud, &self.cut_off);
+            self.net.transmit(number, |now, path, packet| {
+                if aloud {
+                    println!("{now} {}", words(packet));
                 }
-                let (network, capture, now) = (&mut self.network, &mut self.capture, self.now);
-                let (aloud, cut_off) = (self.aloud, &self.cut_off);
-                batch.for_each_mut(|path, packet| {
-                    if aloud {
-                        println!("{now} {}", words(packet));
-                    }
-                    if let Some(capture) = capture {
-                        let headers = path.seal(packet);
-                        let (ip, udp) = headers.as_bytes();
-                        let bytes = [ip, udp, packet].concat();
-                        capture.write(now, bytes.len() as u32, &bytes).unwrap();
-                    }
-                    let to = Packet::parse(&packet[..packet.len() - 4]).unwrap().bth().dest_qp();
-                    if !cut_off.contains(&to) {
-                        network.send(now, path, packet);
-                    }
-                });
-            }
-        }
-    }
-
-    fn deliver(&mut self, to: Gid, bytes: &[u8]) {
-        let frame = Frame::parse(LinkType::RAW, bytes, ROCE_PORT);
-        if frame.icrc() != Some(IcrcVerdict::Ok) {
-            return;
-        }
-        let (source, destination, ecn, header) = match frame.network().unwrap() {
-            Net::Ipv4 { header, .. } => (
-                Gid::from(header.source()),
-                Gid::from(header.destination()),
-                header.ecn(),
-                &header.as_bytes()[..],
-            ),
-            Net::Ipv6 { header, .. } => (
-                Gid::from(header.source()),
-                Gid::from(header.destination()),
-                header.ecn(),
-                &header.as_bytes()[..],
-            ),
-            Net::Grh(_) => unreachable!("there is no RoCEv1 here"),
-        };
-        let received = Received {
-            source,
-            destination,
-            source_port: frame.udp().unwrap().source_port(),
-            ecn: ecn.get() as u8,
-            network: header,
-            packet: frame.packet().unwrap().bytes(),
-        };
-        let group = group(self.plan);
-        for nic in self.nics.iter_mut().filter(|nic| nic.gid == to || to == group) {
-            let _ = nic.engine.handle_packet(self.now, &received);
+                if let Some(capture) = capture {
+                    let headers = path.seal(packet);
+                    let (ip, udp) = headers.as_bytes();
+                    let bytes = [ip, udp, packet].concat();
+                    capture.write(now, bytes.len() as u32, &bytes).unwrap();
+                }
+                let to = Packet::parse(&packet[..packet.len() - 4]).unwrap().bth().dest_qp();
+                !cut_off.contains(&to)
+            });
         }
     }
 
@@ -347,7 +314,7 @@ impl<'p> World<'p> {
         let (nic, send_cq, recv_cq) = (runner.nic, runner.send_cq, runner.recv_cq);
         let mut all = Vec::new();
         for cq in [send_cq, recv_cq] {
-            drain(&mut self.nics[nic].engine, cq, &mut all);
+            drain(&mut self.net.hosts[nic].engine, cq, &mut all);
         }
         for wc in &all {
             // The queue of an XRC target is several targets'.
@@ -366,7 +333,7 @@ impl<'p> World<'p> {
                 polled |= self.poll_end(link, side);
             }
         }
-        for nic in &mut self.nics {
+        for nic in &mut self.net.hosts {
             nic.events.extend(std::iter::from_fn(|| nic.engine.poll_event()));
         }
         polled | Datagrams::poll(self)
@@ -374,7 +341,7 @@ impl<'p> World<'p> {
 
     pub fn state(&self, link: usize, side: usize) -> Option<QpState> {
         let runner = &self.runners[link][side];
-        self.nics[runner.nic].engine.qp_state(runner.qp)
+        self.net.hosts[runner.nic].engine.qp_state(runner.qp)
     }
 
     pub fn into_capture(self) -> Vec<u8> {

@@ -9,7 +9,8 @@ use super::super::env::Env;
 use super::super::path::path_to;
 use super::attr::Attributes;
 use crate::verbs::{
-    AhAttr, AttrMask, ModifyError, PortNum, QpAttr, QpHandle, QpState, QpType, transition,
+    AhAttr, AttrMask, Connect, ConnectError, Endpoint, ModifyError, PortNum, QpAttr, QpHandle,
+    QpState, QpType, bring_up, transition,
 };
 use crate::wire::{PKey, QKey};
 
@@ -24,6 +25,80 @@ impl Engine {
     ) -> Result<(), ModifyError> {
         let (qp, env) = self.split_handle(handle).ok_or(ModifyError::NotFound)?;
         qp.modify(attr, mask, env)
+    }
+
+    /// Takes a queue pair from RESET or INIT to RTS, connected to a peer: of two engines, each
+    /// connects its own to the other's. Without [`Connect::psn`], its first PSN is 0.
+    ///
+    /// ```
+    /// use std::net::Ipv4Addr;
+    ///
+    /// use roce::engine::{Batch, Config, Engine, Received};
+    /// use roce::time::Instant;
+    /// use roce::verbs::{
+    ///     Connect, Data, Endpoint, QpCap, QpCreate, QpInitAttr, QpType, RecvWr, SendOp, SendWr,
+    ///     Wc, WrId,
+    /// };
+    /// use roce::wire::{Gid, Psn};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut sides = Vec::new();
+    /// for host in [1, 2] {
+    ///     let gid = Gid::from(Ipv4Addr::new(192, 0, 2, host));
+    ///     let mut engine = Engine::new(Config::new(gid), host.into());
+    ///     let (pd, cq) = (engine.create_pd()?, engine.create_cq(16)?);
+    ///     let init =
+    ///         QpInitAttr { qp_type: QpType::Rc, cap: QpCap::ORDINARY, sq_sig_all: true };
+    ///     let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
+    ///     let qp = engine.create_qp(pd, create)?;
+    ///     let qpn = engine.qp_number(qp).ok_or("it was just made")?;
+    ///     sides.push((engine, qp, cq, Endpoint { gid, qpn, psn: Psn::new(7) }));
+    /// }
+    /// let [(mut a, a_qp, a_cq, a_end), (mut b, b_qp, b_cq, b_end)] = sides.try_into().ok().unwrap();
+    /// let how = Connect::default().psn(Psn::new(7));
+    /// a.connect(a_qp, &b_end, &how)?;
+    /// b.connect(b_qp, &a_end, &how)?;
+    ///
+    /// b.post_recv(b_qp, &RecvWr { id: WrId(1), sges: &[] })?;
+    /// let send = SendOp::Send { imm: Some([1, 2, 3, 4]) };
+    /// a.post_send(a_qp, &SendWr::new(WrId(2), send, Data::EMPTY), &[])?;
+    /// // The packet goes one way, and its acknowledgement the other.
+    /// let (now, mut batch) = (Instant::ZERO, Batch::new(16));
+    /// let mut pass = |from: &mut Engine, to: &mut Engine| {
+    ///     batch.clear();
+    ///     from.poll_transmit(now, &mut batch);
+    ///     for (path, bytes) in batch.iter() {
+    ///         to.handle_packet(now, &Received::unchanged(path, bytes));
+    ///     }
+    /// };
+    /// pass(&mut a, &mut b);
+    /// pass(&mut b, &mut a);
+    /// let mut done = [Wc::default()];
+    /// assert_eq!((a.poll_cq(a_cq, &mut done), done[0].id), (1, WrId(2)));
+    /// assert_eq!((b.poll_cq(b_cq, &mut done), done[0].id), (1, WrId(1)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn connect(
+        &mut self,
+        qp: QpHandle,
+        peer: &Endpoint,
+        how: &Connect,
+    ) -> Result<(), ConnectError> {
+        self.bring_up(qp, QpState::Rts, &how.attributes(Some(peer)))
+    }
+
+    /// Takes a queue pair from RESET or INIT to a later state up to RTS, each time with the
+    /// attributes of `attr` that the transition requires.
+    pub fn bring_up(
+        &mut self,
+        qp: QpHandle,
+        to: QpState,
+        attr: &QpAttr,
+    ) -> Result<(), ConnectError> {
+        let kind = self.qp_kind(qp).ok_or(ConnectError::NotFound)?;
+        let from = self.qp_state(qp).ok_or(ConnectError::NotFound)?;
+        bring_up(kind, from, to, attr, |attr, mask| self.modify_qp(qp, attr, mask))
     }
 
     /// Returns the attributes of a queue pair as they are.

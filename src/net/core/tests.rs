@@ -6,20 +6,23 @@ use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use self::world::{Host, World};
 use super::*;
-use crate::engine::{Batch, Config, Counter, Engine, Received};
+use crate::engine::{Batch, Config, Counter, Engine};
 use crate::link::fault::Faults;
-use crate::link::mem::Network;
 use crate::memory::Buffer;
 use crate::random::Random;
 use crate::time::Instant;
 use crate::verbs::{
-    Access, AckTimeout, AhAttr, AttrMask, CqHandle, Data, LKey, MrAttr, Mtu, PdHandle, QpAttr,
-    QpCap, QpCreate, QpHandle, QpInitAttr, QpState, QpType, RecvWr, RetryCount, RnrRetry,
-    SendFlags, SendWr, Sge, Target, transition,
+    Access, AckTimeout, AhAttr, CqHandle, Data, LKey, MrAttr, Mtu, PdHandle, QpAttr, QpCap,
+    QpCreate, QpHandle, QpInitAttr, QpState, QpType, RecvWr, RetryCount, RnrRetry, SendFlags,
+    SendWr, Sge, Target,
 };
 use crate::wire::aeth::RnrTimer;
-use crate::wire::{Bits, Frame, Gid, IcrcVerdict, LinkType, Psn, Qpn, ROCE_PORT};
+use crate::wire::{Bits, Gid, Psn, Qpn};
+
+#[path = "../../../tests/common/world.rs"]
+mod world;
 
 const SHARED: usize = 256;
 
@@ -109,6 +112,26 @@ struct Side {
     has_end: bool,
     is_dead: bool,
     is_closing: bool,
+    batch: Batch,
+}
+
+impl Host for Side {
+    fn engine(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    fn timeout(&self) -> Option<Instant> {
+        self.engine.poll_timeout()
+    }
+
+    fn poll_transmit(&mut self, now: Instant) -> Option<&mut Batch> {
+        self.batch.clear();
+        (self.engine.poll_transmit(now, &mut self.batch) > 0).then_some(&mut self.batch)
+    }
+
+    fn takes(&self, to: Gid) -> bool {
+        to == self.gid && !self.is_dead
+    }
 }
 
 const EVERY_RIGHT: Access = Access::LOCAL_WRITE
@@ -165,6 +188,7 @@ impl Side {
             has_end: false,
             is_dead: false,
             is_closing: false,
+            batch: Batch::new(64),
         }
     }
 
@@ -188,12 +212,7 @@ impl Side {
             rnr_retry: RnrRetry(Bits::low(7)),
             ..QpAttr::default()
         };
-        let states = [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts];
-        for pair in states.windows(2) {
-            let step = transition::find(QpType::Rc, pair[0], pair[1]).unwrap();
-            let attr = QpAttr { qp_state: pair[1], ..attr };
-            self.engine.modify_qp(self.qp, &attr, step.required | AttrMask::STATE).unwrap();
-        }
+        self.engine.bring_up(self.qp, QpState::Rts, &attr).unwrap();
     }
 
     fn core(&mut self) -> &mut Core {
@@ -389,73 +408,45 @@ fn run(seed: u64) -> Outcome {
         side.to_send = sent[at].iter().cloned().collect();
         side.core = Some(core);
     }
-    let mut network = Network::new(plan.faults, seed);
-    let (mut now, mut batch) = (Instant::ZERO, Batch::new(64));
+    let mut world = World::new(sides.into(), plan.faults, seed, Instant::ZERO);
     let (mut outcome, mut idle) = (Outcome::default(), 0);
     for turn in 0.. {
+        let (now, sides) = (world.now, &mut world.hosts);
         if sides.iter().all(Side::is_done) {
             break;
         }
         if turn == 100_000 {
-            outcome.wrong.push(format!(
-                "no end after {now}: {:?}",
-                sides.each_ref().map(|side| side.received.len())
-            ));
+            let received: Vec<usize> = sides.iter().map(|side| side.received.len()).collect();
+            outcome.wrong.push(format!("no end after {now}: {received:?}"));
             break;
         }
         if plan.kill.is_some_and(|kill| kill <= now) {
             sides[0].is_dead = true;
         }
         let mut moved = false;
-        for (at, side) in sides.iter_mut().enumerate() {
+        for at in [0, 1] {
+            let side = &mut world.hosts[at];
             if at == 1 && plan.close.is_some_and(|close| close <= now) {
                 side.close();
             } else {
                 side.act(shared[1 - at], seed);
             }
             side.progress();
-            batch.clear();
-            while side.engine.poll_transmit(now, &mut batch) > 0 {
-                moved = true;
-            }
-            if !side.is_dead {
-                batch.iter().for_each(|(path, bytes)| network.send(now, path, &mut bytes.to_vec()));
-            }
+            let is_alive = !side.is_dead;
+            moved |= world.transmit(at, |_, _, _| is_alive);
         }
         // A survivor that is idle probes, as its program does after a while.
-        let next = [
-            network.poll_timeout(),
-            sides[0].engine.poll_timeout(),
-            sides[1].engine.poll_timeout(),
-        ];
-        let next = next.into_iter().flatten().min();
+        let next = world.next();
         if next.is_none() {
-            sides.iter_mut().for_each(|side| side.core().probe());
+            world.hosts.iter_mut().for_each(|side| side.core().probe());
         }
         // A program looks again after some time even if nothing happens.
         idle = if moved { 0 } else { (idle + 1).min(8) };
         let look = now.saturating_add(Duration::from_micros(10 << idle));
-        now = next.unwrap_or(look).min(look).max(now);
-        while let Some(delivery) = network.poll_delivery(now) {
-            let frame = Frame::parse(LinkType::IPV4, &delivery.bytes, ROCE_PORT);
-            let (Some(packet), Some(IcrcVerdict::Ok)) = (frame.packet(), frame.icrc()) else {
-                continue;
-            };
-            let at = usize::from(delivery.to != sides[0].gid);
-            let received = Received {
-                source: ends[1 - at].0,
-                destination: delivery.to,
-                source_port: frame.udp().map_or(0, |udp| udp.source_port()),
-                ecn: 0,
-                network: &[],
-                packet: packet.bytes(),
-            };
-            if !sides[at].is_dead {
-                sides[at].engine.handle_packet(now, &received);
-            }
-        }
-        sides.iter_mut().for_each(|side| side.engine.handle_timeout(now));
+        world.advance(next.unwrap_or(look).min(look));
     }
+    let now = world.now;
+    let Ok(mut sides) = <[Side; 2]>::try_from(world.hosts) else { unreachable!("there are two") };
     sides.iter_mut().filter(|side| !side.is_dead).for_each(Side::drain);
     judge(&plan, &sides, &sent, &mut outcome);
     judge_undelivered(&sides, &sent, &mut outcome);

@@ -11,7 +11,7 @@ use crate::net::core::{Core, OwnMemory, PeerRing, receive_id, receives, sends};
 use crate::net::directory;
 use crate::net::error::Error;
 use crate::net::limits::PUBLISHED_MAX;
-use crate::verbs::{Access, Connect, QpAttr, QpState, QpType, RecvWr};
+use crate::verbs::{Access, Connect, QpState, QpType, RecvWr};
 
 /// A queue pair that has receives and is not connected.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Prepared {
             ring.write(offset, &entry).map_err(|_| Error::DirectoryFull(PUBLISHED_MAX))?;
         }
         let device = pd.context().device();
-        device.bring_up(qp.handle(), QpState::Init, QpAttr::default(), &Connect::default())?;
+        device.bring_up(qp.handle(), QpState::Init, &Connect::default().attributes(None))?;
         for _ in 0..receive_depth {
             let wr = RecvWr { id: receive_id(), sges: &[] };
             qp.post_recv(&wr).map_err(Error::Post)?;

@@ -9,8 +9,9 @@ use std::collections::BTreeSet;
 use roce::analysis::{Certainty, LossNote, PacketRole, RetransmissionCause};
 use roce::link::fault::Action;
 
-use super::super::plan::{Class, Hop};
+use super::super::plan::Class;
 use super::super::truth::{Injected, Transmission, WITNESS};
+use super::super::wire::Hop;
 use super::{Check, last_point, position, way};
 
 impl Check<'_> {

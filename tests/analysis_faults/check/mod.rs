@@ -19,8 +19,9 @@ use std::collections::BTreeSet;
 use roce::verbs::QpType;
 
 use super::observe::Observed;
-use super::plan::{Hop, Scenario};
+use super::plan::Scenario;
 use super::truth::{Transmission, Truth};
+use super::wire::Hop;
 
 /// The comparison of one analysis with the truth.
 pub struct Check<'c> {

@@ -6,7 +6,8 @@ use roce::link::fault::Action::{self, Corrupt, Drop, Duplicate, Mark};
 use roce::verbs::QpType;
 
 use super::super::plan::Class::{Acknowledge, Request, Response};
-use super::super::plan::{Class, Connection, FaultRule, Hop, Op, Post, Scenario};
+use super::super::plan::{Class, Connection, FaultRule, Op, Post, Scenario};
+use super::super::wire::Hop;
 use super::{BEHIND, LATE, micros, rc};
 
 /// A scenario of one connection: its name, what the connection does, and the faults.

@@ -7,7 +7,8 @@ use roce::verbs::{Mtu, QpType};
 
 use super::super::dice::Dice;
 use super::super::plan::Class::{Acknowledge, Request, Response};
-use super::super::plan::{Connection, FaultRule, Hop, Op, Post, Scenario};
+use super::super::plan::{Connection, FaultRule, Op, Post, Scenario};
+use super::super::wire::Hop;
 use super::{BEHIND, LATE, micros, rc};
 
 /// Any mixture.

@@ -14,7 +14,7 @@ use crate::replay::live::*;
 use crate::replay::{Established, Options, Registered};
 use crate::time::Instant;
 use crate::verbs::{
-    Access, AckTimeout, AhAttr, AttrMask, Mtu, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr,
+    Access, AckTimeout, AhAttr, Mtu, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr,
     RetryCount, RnrRetry, Sge, WrId,
 };
 use crate::wire::aeth::RnrTimer;
@@ -107,7 +107,6 @@ impl Device {
             | Access::REMOTE_READ
             | Access::REMOTE_ATOMIC;
         let attr = QpAttr {
-            qp_state: QpState::Init,
             qp_access_flags: access,
             path_mtu: mtu,
             dest_qp_num: OWN_QPN,
@@ -121,30 +120,7 @@ impl Device {
             rnr_retry: RnrRetry(Bits::low(7)),
             ..QpAttr::default()
         };
-        let masks = [
-            (QpState::Init, AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS),
-            (
-                QpState::Rtr,
-                AttrMask::AV
-                    | AttrMask::PATH_MTU
-                    | AttrMask::DEST_QPN
-                    | AttrMask::RQ_PSN
-                    | AttrMask::MAX_DEST_RD_ATOMIC
-                    | AttrMask::MIN_RNR_TIMER,
-            ),
-            (
-                QpState::Rts,
-                AttrMask::SQ_PSN
-                    | AttrMask::TIMEOUT
-                    | AttrMask::RETRY_CNT
-                    | AttrMask::RNR_RETRY
-                    | AttrMask::MAX_QP_RD_ATOMIC,
-            ),
-        ];
-        for (qp_state, mask) in masks {
-            let attr = QpAttr { qp_state, ..attr };
-            self.engine.modify_qp(qp, &attr, mask | AttrMask::STATE).unwrap();
-        }
+        self.engine.bring_up(qp, QpState::Rts, &attr).unwrap();
         qp
     }
 
