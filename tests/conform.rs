@@ -296,7 +296,7 @@ fn a_scenario_that_never_ends_is_a_difference() {
     let (status, out, _) = conform(&["--scenario", file.path()]);
     assert_eq!(status, 1, "{out}");
     assert!(out.contains("found     0 of 1 completions after 1 s"), "{out}");
-    assert!(out.contains("found     the peer: 0 of 1 completions after 1 s"), "{out}");
+    assert!(out.contains("found     the peer says: 0 of 1 completions after 1 s"), "{out}");
 }
 
 /// A link that never says that a message is solicited.

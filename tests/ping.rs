@@ -12,8 +12,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use process::{Child, Command};
+use requests::first_line;
+use roce::control::Protocol;
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json as value};
 
 /// Time limit of any step on a machine under load.
 const LONG: Duration = Duration::from_secs(60);
@@ -169,7 +171,9 @@ fn liar(host: u8) -> (String, u16) {
     let gid = format!("::ffff:{address}");
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let _ = write!(stream, "open\nwelcome\nresponder {gid} 0x11 0x22 0x5\nend\n");
+        let responder = value!({"gid": gid, "qpn": 0x11, "qkey": 0x22});
+        let welcome = value!({"responder": responder, "instance": 5});
+        let _ = write!(stream, "open\nwelcome\n{welcome}\n");
         let _ = stream.read_to_end(&mut Vec::new());
     });
     (address, port)
@@ -229,9 +233,6 @@ fn prober_goes_on_after_a_restart_of_the_server_and_ctrl_c_prints_the_summary() 
     server.said.wait_for("probes answered");
 }
 
-/// A nonce of a client, which takes no trouble over it.
-const NONCE: &str = "0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f";
-
 /// Sends an opening; returns all that the server answers.
 fn ask(server: &Server, text: &str) -> String {
     let mut stream = TcpStream::connect(server.at()).unwrap();
@@ -246,17 +247,16 @@ fn ask(server: &Server, text: &str) -> String {
 #[test]
 fn stranger_cannot_direct_probes_or_answers_at_others() {
     let server = Server::start(6, 0, None);
-    let answer = ask(
-        &server,
-        &format!("roce-ping 2 {NONCE}\nprober ::ffff:192.0.2.1 0x11 0x1\nrate 10\nend\n"),
-    );
+    let answer =
+        ask(&server, &(first_line(Protocol::Ping) + &requests::ping("::ffff:192.0.2.1", 0x11, 10)));
     assert!(answer.contains("error the queue pairs are on 192.0.2.1"), "{answer}");
-    let target = "probe 1 10 1000 1000\ntarget 192.0.2.1 18515\nend\n";
-    let answer = ask(&server, &format!("roce-mesh 2 {NONCE}\n{target}"));
+    let task = requests::mesh(&["192.0.2.1:18515".to_owned()]);
+    let opening = first_line(Protocol::Mesh) + &task;
+    let answer = ask(&server, &opening);
     assert!(answer.contains("only for clients that know its token"), "{answer}");
     // With a token, only after the proof of it.
     let server = Server::start(7, 0, Some("a secret of tests"));
-    let answer = ask(&server, &format!("roce-mesh 2 {NONCE}\n{target}proof 00\n"));
+    let answer = ask(&server, &format!("{opening}proof 00\n"));
     assert!(answer.contains("does not prove the token"), "{answer}");
 }
 
@@ -264,12 +264,12 @@ fn stranger_cannot_direct_probes_or_answers_at_others() {
 fn senseless_requests_are_refused() {
     let server = Server::start(8, 0, None);
     for (hello, word) in [
-        ("prober ::1 0x1000000 0x1\nrate 10\nend\n", "more than 24 bits"),
-        ("prober ff02::1 0x1 0x1\nrate 10\nend\n", "no address of a host"),
-        ("prober ::1 0x1 0x1\nrate 0\nend\n", "probes a second"),
-        ("prober ::1 0x1\nrate 1\nend\n", "no queue pair"),
+        (requests::ping("::1", 0x100_0000, 10), "at most 24 bits"),
+        (requests::ping("ff02::1", 1, 10), "no address of a host"),
+        (requests::ping("::1", 1, 0), "probes a second"),
+        ("{\"rate\":1}\n".to_owned(), "missing field `prober`"),
     ] {
-        let answer = ask(&server, &format!("roce-ping 2 {NONCE}\n{hello}"));
+        let answer = ask(&server, &(first_line(Protocol::Ping) + &hello));
         assert!(answer.contains("error ") && answer.contains(word), "{hello}: {answer}");
     }
 }
@@ -340,6 +340,8 @@ fn host_of_a_mesh_that_is_down_is_named() {
 
 #[path = "common/process.rs"]
 mod process;
+#[path = "common/requests.rs"]
+mod requests;
 #[path = "../examples/ud_probe.rs"]
 #[allow(dead_code, reason = "its main is for a command line")]
 mod ud_probe;

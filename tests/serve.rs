@@ -7,6 +7,8 @@
 
 #[path = "common/process.rs"]
 mod process;
+#[path = "common/requests.rs"]
+mod requests;
 
 use process::{Child, Command};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +17,9 @@ use std::process::{Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use roce::control::Protocol;
 use rustix::process::Signal;
+use serde_json::{Value, json};
 
 /// Time limit of any step on a machine under load.
 const LONG: Duration = Duration::from_secs(60);
@@ -121,16 +125,12 @@ fn interrupt(child: &Child) {
     child.signal(Signal::INT);
 }
 
-/// A nonce of a client, which takes no trouble over it.
-const NONCE: &str = "0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f";
-
 /// The opening of a client that wants traffic at a GID.
-fn hello(gid: &str, extent: &str, qps: usize, tx_depth: u32) -> String {
-    let qps: String = (0..qps).map(|q| format!("qp ::ffff:{gid} {:#x} 0x0\n", q + 17)).collect();
-    format!(
-        "roce-bench 3 {NONCE}\ntest send bw UD\nsizes 4096\n{extent}\nmtu 4096\ntx-depth {tx_depth}\nbidirectional true\n\
-         verify false\nlink udp\nmemory 0x0 0x0\n{qps}end\nready\n"
-    )
+fn hello(gid: &str, extent: Value, qps: u32, tx_depth: u32) -> String {
+    let gid = gid.parse().unwrap();
+    let request =
+        requests::Bench { extent, qps, tx_depth, ..requests::Bench::new(gid, "send", "ud") };
+    format!("{}{}\"ready\"\n", requests::first_line(Protocol::Bench), request.request())
 }
 
 /// Sends an opening; returns all that the server answers.
@@ -149,7 +149,7 @@ fn stranger_cannot_direct_traffic_at_a_third_party() {
     let server = Server::start(10, &[], &[]);
     let third = format!("{}.99", server.net);
     let victim = UdpSocket::bind((third.as_str(), 4791)).unwrap();
-    let answer = ask(&server, &hello(&third, "seconds 600", 1, 512));
+    let answer = ask(&server, &hello(&third, json!({"seconds": 600_u64}), 1, 512));
     assert!(answer.contains(&format!("error the queue pairs are on {third}")), "{answer}");
     let pingpong = format!(
         "0000:000011:000000:00000000000000000000ffff{:02x}{:02x}{:02x}63\0",
@@ -174,11 +174,11 @@ fn octet(net: &str, at: usize) -> u8 {
 fn demands_beyond_the_limits_are_refused_and_named() {
     let server = Server::start(20, &["--max-duration", "60"], &[]);
     let own = "127.0.0.1";
-    let answer = ask(&server, &hello(own, "seconds 61", 1, 16));
+    let answer = ask(&server, &hello(own, json!({"seconds": 61_u64}), 1, 16));
     assert!(answer.contains("at most 60 seconds"), "{answer}");
-    let answer = ask(&server, &hello(own, "iterations 5", 256, 3583));
+    let answer = ask(&server, &hello(own, json!({"iterations": 5_u64}), 256, 3583));
     assert!(answer.contains("--max-memory"), "{answer}");
-    let answer = ask(&server, &hello(own, "iterations 18446744073709551615", 1, 16));
+    let answer = ask(&server, &hello(own, json!({"iterations": 18446744073709551615_u64}), 1, 16));
     assert!(answer.contains("error -n: 1 to"), "{answer}");
     let old = ask(&server, "roce-bench 2\ntest send bw RC\n");
     assert!(old.contains("use the same version of roce on both sides"), "{old}");
@@ -198,7 +198,7 @@ fn server_survives_abuse_and_gives_everything_back() {
     // gets.
     let mut held: Vec<TcpStream> = (0..20).map(|_| server.connect()).collect();
     for (number, stream) in held.iter_mut().enumerate() {
-        let start = ["", "roce-", "roce-bench 3 ", "0000:"][number % 4];
+        let start = ["", "roce-", "roce-bench 4 ", "0000:"][number % 4];
         let _ = stream.write_all(start.as_bytes());
     }
     // A client of another address is served meanwhile.
@@ -216,13 +216,13 @@ fn server_survives_abuse_and_gives_everything_back() {
     let mut silent = Vec::new();
     for _ in 0..60 {
         let mut stream = server.connect();
-        let _ = stream.write_all(hello(own, "seconds 3600", 8, 128).as_bytes());
+        let _ = stream.write_all(hello(own, json!({"seconds": 3600_u64}), 8, 128).as_bytes());
         silent.push(stream);
     }
     drop(silent);
     // One that speaks a byte at a time, and ends.
     let mut slow = server.connect();
-    for byte in hello(own, "iterations 1", 1, 1).bytes().take(100) {
+    for byte in hello(own, json!({"iterations": 1_u64}), 1, 1).bytes().take(100) {
         if slow.write_all(&[byte]).is_err() {
             break;
         }
@@ -339,7 +339,7 @@ fn cut_short(
 }
 
 fn json_has_results(out: &str) -> bool {
-    let json: serde_json::Value = serde_json::from_str(out).unwrap();
+    let json: Value = serde_json::from_str(out).unwrap();
     json["results"][0]["iterations"].as_u64().is_some_and(|count| count > 0)
 }
 
@@ -370,7 +370,7 @@ fn bench_whose_server_dies_prints_what_it_has() {
     };
     let (status, out) = cut_short(start, |_, server| drop(server), json_has_results);
     assert_eq!(status, Some(2));
-    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let json: Value = serde_json::from_str(&out).unwrap();
     assert!(json_has_results(&out), "{json}");
     assert!(json["error"].as_str().unwrap().contains("the server"), "{json}");
 }
@@ -466,16 +466,15 @@ fn stranger_is_refused_at_the_port_of_the_connection_manager() {
     socket.connect(&server.socket_address().into()).unwrap();
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(LONG)).unwrap();
-    let hello = hello(&own.to_string(), "iterations 5", 1, 16)
-        .replace("roce-bench 3", "roce-bench-cm 3")
-        .replace("UD", "RC");
-    stream.write_all(hello.trim_end_matches("ready\n").as_bytes()).unwrap();
+    let gid = own.to_string().parse().unwrap();
+    let hello = requests::Bench::new(gid, "send", "rc").request();
+    let hello = requests::first_line(Protocol::BenchByCm) + &hello;
+    stream.write_all(hello.as_bytes()).unwrap();
     let lines = BufReader::new(stream.try_clone().unwrap()).lines();
-    let port = lines
-        .map(|line| line.unwrap())
-        .find_map(|line| Some(line.strip_prefix("cm ")?.split(' ').next()?.to_owned()))
-        .unwrap();
-    let at = SocketAddr::new(server.socket_address().ip(), port.parse().unwrap());
+    let messages = lines.filter_map(|line| serde_json::from_str::<Value>(&line.unwrap()).ok());
+    let port = messages.filter_map(|message| message["rendezvous"]["port"].as_u64()).next();
+    let port = u16::try_from(port.unwrap()).unwrap();
+    let at = SocketAddr::new(server.socket_address().ip(), port);
     let options = Options::with_private_data(b"roce-qp\0 no key of anything");
     match manager.connect(qp, at, &options).unwrap_err() {
         Error::Refused { reason: 28, private_data } => {

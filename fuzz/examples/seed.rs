@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use roce::capture::{self, PcapWriter, PcapngWriter};
+use roce::control::Protocol;
 use roce::wire::{Frame, LinkType, ROCE_PORT};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -279,10 +280,10 @@ fn begin(steps: &str, play: &str) -> String {
 
 /// Whole conversations of clients.
 fn seed_control(root: &Path) -> std::io::Result<()> {
-    let hello = r#"{"hello":{"version":1,"device":"d","mtu":4096,"wire":false}}"#;
+    let hello = r#"{"hello":{"device":"d","mtu":4096,"wire":false}}"#;
     let reach = |windows: &str| {
         format!(
-            r#"{{"reach":{{"gid":[0,0,0,0,0,0,0,0,0,0,255,255,192,0,2,2],"qps":[[17,0],[18,5]],"buffers":[{{"name":"main","addr":4096,"len":256,"rkey":1}}],"windows":{windows}}}}}"#
+            r#"{{"reach":{{"gid":"::ffff:192.0.2.2","qps":[[17,0],[18,5]],"buffers":[{{"name":"main","addr":4096,"len":256,"rkey":1}}],"windows":{windows}}}}}"#
         )
     };
     let mut number = 0;
@@ -296,7 +297,7 @@ fn seed_control(root: &Path) -> std::io::Result<()> {
         }
     }
     let odd =
-        [r#"{"failed":"no"}"#, r#"{"outcome":{}}"#, r#""bye""#, "{", r#"{"hello":{"version":2}}"#];
+        [r#"{"stopped":"no"}"#, r#"{"outcome":{}}"#, r#""bye""#, "{", r#"{"hello":{"wire":2}}"#];
     for line in odd {
         put(root, "conform_control", number, [hello, line, r#""settled""#].join("\n").as_bytes())?;
         number += 1;
@@ -306,31 +307,57 @@ fn seed_control(root: &Path) -> std::io::Result<()> {
 
 /// Whole sessions of good clients and servers of `roce bench`, which the fuzzer takes apart.
 fn seed_bench_control(root: &Path) -> std::io::Result<()> {
-    let qps = "qp ::ffff:10.0.0.1 0x11 0xabcdef\nqp ::ffff:10.0.0.1 0x12 0x0\n";
-    let step = "ready\nalive\nstop\ndone 300 123456 7\nresult 300 0 5000 -\n";
+    let qps = [(17, 0xab_cdef), (18, 0)]
+        .map(|(qpn, psn)| format!(r#"{{"gid":"::ffff:10.0.0.1","qpn":{qpn},"psn":{psn}}}"#));
+    let reach = |qps: &[String]| {
+        let qps = qps.join(",");
+        format!(r#"{{"qps":[{qps}],"addr":139637976731648,"rkey":3735928559,"link":"udp"}}"#)
+    };
+    let step = [
+        r#""ready""#,
+        "alive",
+        r#""stop""#,
+        r#"{"done":{"messages":300,"nanos":123456,"peak":7}}"#,
+        r#"{"result":{"received":300,"wrong":0,"nanos":5000,"packets":null}}"#,
+    ];
+    let step = step.map(|line| format!("{line}\n")).concat();
     let mut number = 0;
     let nonce = "0f".repeat(16);
-    for (part, name) in [(0, "roce-bench 3"), (1, "roce-bench-cm 3")] {
-        let opening = format!("{name} {nonce}\n");
-        for test in ["send bw RC", "send lat UD", "write bw UC", "read bw RC", "atomic lat RC"] {
-            let sizes = if test.starts_with("atomic") { "8" } else { "0 64 4096" };
+    for (part, protocol) in [(0, Protocol::Bench), (1, Protocol::BenchByCm)] {
+        for (op, metric, connection) in [
+            ("send", "bw", "rc"),
+            ("send", "lat", "ud"),
+            ("write", "bw", "uc"),
+            ("read", "bw", "rc"),
+            ("atomic", "lat", "rc"),
+        ] {
+            let sizes = if op == "atomic" { "8" } else { "0,64,4096" };
+            let qps = &qps[..if metric == "lat" { 1 } else { 2 }];
+            let plan = format!(
+                r#"{{"op":"{op}","metric":"{metric}","connection":"{connection}","sizes":[{sizes}],"extent":{{"seconds":5}},"qps":{},"mtu":4096,"tx_depth":128,"bidirectional":false,"verify":true}}"#,
+                qps.len()
+            );
             let hello = format!(
-                "{opening}test {test}\nsizes {sizes}\nseconds 5\nmtu 4096\ntx-depth 128\nbidirectional false\nverify \
-                 true\nlink udp\nmemory 0x7f0000001000 0xdeadbeef\n{}end\n{}bye\n",
-                if test.contains("lat") { &qps[..=qps.find('\n').unwrap_or(0)] } else { qps },
+                "{} {nonce}\n{{\"plan\":{plan},\"client\":{}}}\n{}\"bye\"\n",
+                protocol.magic(),
+                reach(qps),
                 step.repeat(3)
             );
             put(root, "bench_control", number, &[&[part, 255], hello.as_bytes()].concat())?;
             number += 1;
         }
     }
-    let server = format!(
-        "open\nwelcome\nmtu 1024\nlink raw\nmemory 0x1000 0x1\n{qps}end\n{step}counter sent_pkts 7\nend\n"
-    );
+    let answer = format!(r#"{{"answer":{{"mtu":1024,"server":{}}}}}"#, reach(&qps));
+    let counters = r#"{"counters":[["sent_pkts",7]]}"#;
+    let server = format!("open\nwelcome\n{answer}\n{step}{counters}\n");
     put(root, "bench_control", number, &[&[2, 9], server.as_bytes()].concat())?;
+    let path = r#"{"path":{"target":0,"path":1,"answered":5,"lost":0,"lost_after_arrival":0,"untimed":0,"implausible":0,"not_sent":0,"network":[[100,3],[101,2]],"prober":[],"responder":[]}}"#;
+    let failed = r#"{"failed":{"target":1,"reason":"no"}}"#;
+    let result = format!("{path}\n{failed}\n\"end\"\n");
+    put(root, "bench_control", number + 1, &[&[3, 0], result.as_bytes()].concat())?;
     seed_opening(root)?;
     let pingpong = b"0000:000011:abcdef:00000000000000000000ffff0a090002\0";
-    put(root, "bench_control", number + 1, &[&[3, 0], pingpong.as_slice()].concat())
+    put(root, "bench_control", number + 2, &[&[3, 0], pingpong.as_slice()].concat())
 }
 
 /// Openings of control connections: honest ones, and lines that strangers send.
@@ -340,7 +367,7 @@ fn seed_opening(root: &Path) -> std::io::Result<()> {
     }
     let nonce = "0f".repeat(16);
     let lines =
-        format!("roce-bench 3 {nonce}\nproof {nonce}{nonce}\nchallenge {nonce}\nopen\nwelcome\n");
+        format!("roce-bench 4 {nonce}\nproof {nonce}{nonce}\nchallenge {nonce}\nopen\nwelcome\n");
     put(root, "opening", 16, &[&[0xff, 0, 0], lines.as_bytes()].concat())
 }
 

@@ -7,24 +7,27 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use roce::control::{Addresses, Admission, Stream, Token, Use};
+use roce::control::limits::LINE_WAIT;
+use roce::control::{Addresses, Admission, Channel, Incoming, Protocol, Stream, Token, Use};
 use roce::ping::Packet;
+use roce::verbs::Mtu;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use super::bench_protocol::Control;
 use super::bench_protocol::admission::{self, LIMITS};
 use super::bench_protocol::layout::{self, Layout};
 use super::bench_protocol::mesh::{self, Task, TaskResult};
 use super::bench_protocol::messages::{
-    PeerMessage, Reach, Seen, hello, read_answer, read_counters, read_hello, send_counters,
+    Answer, Hello, Message, Seen, expect_ready, receive, receive_counters,
 };
 use super::bench_protocol::offer::{Command, Wish};
-use super::bench_protocol::opening::{Protocol, begin, introduce, welcome};
 use super::bench_protocol::pingpong_message::{
     MESSAGE_BYTES, from_message, is_message, to_message,
 };
-use super::bench_protocol::plan::Plan;
-use super::bench_protocol::probe::{Hello, Welcome};
+use super::bench_protocol::plan::{Connection, Extent, Metric, Op, Plan};
+use super::bench_protocol::probe::{self, Welcome};
 use super::bench_protocol::rendezvous::Rendezvous;
+use super::bench_protocol::request::Request;
 
 /// Bytes of a stranger, cut into pieces; what it is sent goes nowhere, but is text.
 struct Wire {
@@ -35,12 +38,12 @@ struct Wire {
 }
 
 impl Wire {
-    fn control(bytes: &[u8], piece: u8) -> Control {
+    fn control(bytes: &[u8], piece: u8) -> Channel {
         let piece = usize::from(piece).max(1);
         let wire = Self { bytes: bytes.to_vec(), at: 0, piece, waits: true };
         let address = SocketAddr::from(([192, 0, 2, 1], 1));
         let addresses = Addresses { client: address, server: address };
-        Control::new(Box::new(wire), addresses, "the client")
+        Channel::new(Box::new(wire), addresses, "the client")
     }
 }
 
@@ -93,81 +96,66 @@ pub fn bench_control(input: &[u8]) {
     if let Err(error) = ended {
         let text = format!("{error:#}");
         assert!(!text.contains(char::is_control), "{text:?}");
-        control.send_error(&error);
+        control.send_error(&text);
     }
 }
 
+/// Asserts that a message is read as it is written.
+fn read_again<M: Serialize + DeserializeOwned + PartialEq + core::fmt::Debug>(message: &M) {
+    let text = serde_json::to_string(message).expect("it can be sent");
+    assert_eq!(serde_json::from_str::<M>(&text).expect("and received"), *message);
+}
+
 /// Reads all that a server reads of a client, in order.
-fn serve(control: &mut Control, token: Option<&Token>) -> anyhow::Result<()> {
-    let (protocol, opening) = begin(control, token)?;
-    match protocol {
-        Protocol::Bench | Protocol::BenchByCm => {
-            let (plan, peer) = read_hello(control)?;
-            welcome(control, opening)?;
-            serve_bench(control, plan, peer)
-        }
-        Protocol::Offer => {
-            let wish = Wish::read(control)?;
-            welcome(control, opening)?;
-            serve_offer(control, &wish)
-        }
-        Protocol::Ping => {
-            let hello = Hello::read(control)?;
-            welcome(control, opening)?;
-            serve_ping(control, hello)
-        }
-        Protocol::Mesh => {
-            let task = Task::read(control)?;
-            welcome(control, opening)?;
-            serve_mesh(control, &task)
-        }
+fn serve(control: &mut Channel, token: Option<&Token>) -> anyhow::Result<()> {
+    let applicant = Request::read(control, token)?;
+    match control.welcome(applicant)? {
+        Request::Bench(hello) | Request::BenchByCm(hello) => serve_bench(control, &hello),
+        Request::Offer(wish) => serve_offer(control, &wish),
+        Request::Ping(hello) => serve_ping(control, hello),
+        Request::Mesh(task) => serve_mesh(control, &task),
     }
 }
 
 /// Reads all that a server reads of a client of `roce bench` that it has welcomed.
-fn serve_bench(control: &mut Control, plan: Plan, peer: Reach) -> anyhow::Result<()> {
-    assert_eq!(peer.qps.len(), plan.qps as usize);
-    let text = hello(&plan, &peer);
-    let again = read_hello(&mut Wire::control(text.as_bytes(), 255)).expect("what is sent is read");
-    assert_eq!(again, (plan.clone(), peer));
-    admit(&plan)?;
+fn serve_bench(control: &mut Channel, hello: &Hello) -> anyhow::Result<()> {
+    let plan = &hello.plan;
+    assert_eq!(hello.client.qps.len(), plan.qps as usize);
+    read_again(hello);
+    admit(plan)?;
     for _ in &plan.sizes {
-        if control.expect_one_of(&["ready", "bye"])? == "bye" {
-            return send_counters(control, &vec![("sent_pkts".to_owned(), 1)]);
+        match receive(control, "ready or bye")? {
+            Message::Ready => {}
+            Message::Bye => {
+                let counters = vec![("sent_pkts".to_owned(), 1)];
+                return Ok(control.send(&Message::Counters(counters))?);
+            }
+            other => return Err(control.unexpected(&other, "ready or bye").into()),
         }
-        control.set_waiting(false)?;
         loop {
-            let Some(line) = control.try_line()? else { continue };
-            if let PeerMessage::Done(done) = PeerMessage::parse(&line)? {
-                assert_eq!(
-                    PeerMessage::parse(done.to_line().trim_end()).expect("sent"),
-                    PeerMessage::Done(done)
-                );
-                break;
+            match control.try_receive("done")? {
+                Incoming::Nothing | Incoming::Alive | Incoming::Message(Message::Stop) => {}
+                Incoming::Message(message @ Message::Done(_)) => {
+                    read_again(&message);
+                    break;
+                }
+                Incoming::Message(other) => return Err(control.unexpected(&other, "done").into()),
             }
         }
-        control.set_waiting(true)?;
-        let seen = Seen::read(control)?;
-        let again = Seen::read(&mut Wire::control(seen.to_line().as_bytes(), 7));
-        assert_eq!(again.expect("what is sent is read"), seen);
+        read_again(&Seen::receive(control)?);
     }
-    control.expect("bye").map(drop)
+    Ok(receive(control, "bye").map(drop)?)
 }
 
 /// Reads all that a server reads of a client that wants an offer.
-fn serve_offer(control: &mut Control, wish: &Wish) -> anyhow::Result<()> {
-    let text = wish.to_lines();
-    let again = Wish::read(&mut Wire::control(text.as_bytes(), 255)).expect("what is sent is read");
-    assert_eq!(again, *wish);
+fn serve_offer(control: &mut Channel, wish: &Wish) -> anyhow::Result<()> {
+    read_again(wish);
     let admission = Admission::new(LIMITS);
     let mut ticket = admission.enter(wish.address(), Box::new(|| ()))?;
     ticket.take(Use { clients: 0, qps: 1, memory: wish.memory() })?;
     loop {
-        let command = Command::parse(&control.line()?)?;
-        assert_eq!(
-            Command::parse(command.to_line().trim_end_matches('\n')).expect("sent"),
-            command
-        );
+        let command: Command = control.receive(LINE_WAIT, "a command")?;
+        read_again(&command);
         if command == Command::Bye {
             return Ok(());
         }
@@ -175,37 +163,33 @@ fn serve_offer(control: &mut Control, wish: &Wish) -> anyhow::Result<()> {
 }
 
 /// Reads all that a server reads of a client that probes.
-fn serve_ping(control: &mut Control, hello: Hello) -> anyhow::Result<()> {
-    let text = hello.to_lines();
-    let again = Hello::read(&mut Wire::control(text.as_bytes(), 9)).expect("what is sent is read");
-    assert_eq!(again, hello);
-    let welcome = Welcome { responder: hello.prober, instance: hello.rate.into() };
-    let text = welcome.to_lines();
-    let again = Welcome::read(&mut Wire::control(text.as_bytes(), 9)).expect("sent");
-    assert_eq!(again, welcome);
-    Welcome::read(control).map(drop)
+fn serve_ping(control: &mut Channel, hello: probe::Hello) -> anyhow::Result<()> {
+    read_again(&hello);
+    read_again(&Welcome { responder: hello.prober, instance: hello.rate.into() });
+    Welcome::receive(control).map(drop)
 }
 
 /// Reads all that a server reads of a client that has it probe others.
-fn serve_mesh(control: &mut Control, task: &Task) -> anyhow::Result<()> {
+fn serve_mesh(control: &mut Channel, task: &Task) -> anyhow::Result<()> {
     assert!(task.targets.len() <= mesh::TARGETS_MAX);
-    let text = task.to_lines();
-    let again = Task::read(&mut Wire::control(text.as_bytes(), 9)).expect("what is sent is read");
-    assert_eq!(again, *task);
+    read_again(task);
     assert!(task.time_limit() >= task.timeout);
-    control.expect("bye").map(drop)
+    Ok(control.receive::<mesh::Message>(LINE_WAIT, "bye").map(drop)?)
 }
 
 /// Reads all that a client reads of a server that probed others.
-fn mesh_result(control: &mut Control) -> anyhow::Result<()> {
-    let text = "probe 2 100 1000 1000\ntarget 192.0.2.1 7\ntarget ::1 8\nend\n";
-    let task = Task::read(&mut Wire::control(text.as_bytes(), 255)).expect("a good task");
-    let result = TaskResult::read(control, &task)?;
+fn mesh_result(control: &mut Channel) -> anyhow::Result<()> {
+    let task = Task {
+        paths: 2,
+        count: 100,
+        interval: Duration::from_millis(1),
+        timeout: Duration::from_millis(1),
+        targets: [1, 2].map(|host| SocketAddr::from(([192, 0, 2, host], 7))).to_vec(),
+    };
+    let result = TaskResult::receive(control, &task)?;
     assert!(result.cells.len() <= 4 && result.failed.len() <= 2);
-    let text = result.to_lines();
-    let again = TaskResult::read(&mut Wire::control(text.as_bytes(), 255), &task).expect("sent");
-    assert_eq!(again.to_lines(), text);
-    Ok(())
+    assert!(result.failed.iter().all(|(_, why)| !why.contains(char::is_control)));
+    result.send(control)
 }
 
 /// A datagram of a prober or a responder: what is parsed is emitted as it was, but for reserved
@@ -259,24 +243,33 @@ fn check_layout(plan: &Plan) {
 }
 
 /// Reads all that a client reads of a server that is a stranger.
-fn client(control: &mut Control, by_cm: bool) -> anyhow::Result<()> {
+fn client(control: &mut Channel, by_cm: bool) -> anyhow::Result<()> {
     let protocol = if by_cm { Protocol::BenchByCm } else { Protocol::Bench };
-    introduce(control, protocol, None, "end\n")?;
-    let text = "test write bw UC\nsizes 64\nseconds 1\nmtu 4096\ntx-depth 1\nbidirectional false\nverify \
-                false\nlink udp\nmemory 0x0 0x0\nqp ::1 0x1 0x1\nqp ::1 0x2 0x1\nend\n";
-    let (plan, _) = read_hello(&mut Wire::control(text.as_bytes(), 255)).expect("a good hello");
-    let (mtu, reach) = read_answer(control, &plan)?;
-    assert!(mtu <= plan.mtu && reach.qps.len() == 2);
+    control.open(protocol, None, &"what it asks for")?;
+    let plan = Plan {
+        op: Op::Write,
+        metric: Metric::Bw,
+        connection: Connection::Uc,
+        sizes: vec![64],
+        extent: Extent::Seconds(1),
+        qps: 2,
+        mtu: Mtu::M4096,
+        tx_depth: 1,
+        bidirectional: false,
+        verify: false,
+    };
+    let answer = Answer::receive(control, &plan)?;
+    assert!(answer.mtu <= plan.mtu && answer.server.qps.len() == 2);
+    read_again(&answer);
     if by_cm {
-        let rendezvous = Rendezvous::read(control)?;
-        let again = Rendezvous::read(&mut Wire::control(rendezvous.to_line().as_bytes(), 3));
-        assert_eq!(again.expect("what is sent is read"), rendezvous);
+        let rendezvous = Rendezvous::receive(control)?;
+        read_again(&rendezvous);
         assert_eq!(rendezvous.queue_pair(&rendezvous.private_data(1)), Some(1));
     }
-    control.expect("ready")?;
-    while !matches!(PeerMessage::parse(&control.line()?)?, PeerMessage::Done(_)) {}
-    Seen::read(control)?;
-    read_counters(control).map(drop)
+    expect_ready(control)?;
+    while !matches!(receive(control, "done")?, Message::Done(_)) {}
+    Seen::receive(control)?;
+    receive_counters(control).map(drop)
 }
 
 /// A message of the pingpongs: what is parsed is emitted as it was, but for the LID and the case of

@@ -1,14 +1,16 @@
 //! Scenarios from files and from the network, and everything that a client can say to a server of
 //! `roce conform`.
 
-use std::net::Ipv4Addr;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use roce::conform::agent::Agent;
-use roce::conform::control::{ControlError, Line, Message};
+use roce::conform::control::Message;
 use roce::conform::scenario;
 use roce::conform::wire::watch;
+use roce::control::{Addresses, Channel, Stream};
 use roce::link::{Link, cable};
 use roce::nic::SoftNic;
 use roce::wire::Gid;
@@ -37,22 +39,33 @@ pub fn scenarios(input: &[u8]) {
     }
 }
 
-/// The lines that a client sends; it reads nothing, and is disconnected when asked.
-struct Script<'i>(std::slice::Split<'i, u8, fn(&u8) -> bool>);
+/// The bytes that a client sends; it reads nothing, and is disconnected when asked.
+struct Script {
+    bytes: Vec<u8>,
+    at: usize,
+}
 
-impl Line for Script<'_> {
-    fn say(&mut self, line: &str) -> Result<(), ControlError> {
-        assert!(serde_json::from_str::<Message>(line).is_ok(), "what a server says can be read");
-        assert!(!line.contains('\n'), "a line is a line");
+impl Stream for Script {
+    fn set_wait(&mut self, _: Option<Duration>) -> io::Result<()> {
         Ok(())
     }
 
-    fn hear(&mut self, _: Duration, _: &'static str) -> Result<String, ControlError> {
-        let line = self.0.next().ok_or(ControlError::Gone)?;
-        Ok(String::from_utf8_lossy(line).into_owned())
+    fn receive(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let left = self.bytes.get(self.at..).unwrap_or_default();
+        let count = left.len().min(out.len());
+        out[..count].copy_from_slice(&left[..count]);
+        self.at += count;
+        Ok(count)
     }
 
-    fn is_gone(&mut self) -> bool {
+    fn send_all(&mut self, bytes: &[u8], _: Duration) -> io::Result<()> {
+        let line = bytes.strip_suffix(b"\n").expect("a message is a line");
+        assert!(serde_json::from_slice::<Message>(line).is_ok(), "what a server says can be read");
+        assert!(!line.contains(&b'\n'), "a line is a line");
+        Ok(())
+    }
+
+    fn is_closed(&mut self) -> bool {
         true
     }
 }
@@ -74,8 +87,12 @@ fn agent() -> &'static Mutex<(Agent, Link)> {
 pub fn conform_control(input: &[u8]) {
     // One client after the other, as a server gives turns.
     let agent = agent().lock().unwrap_or_else(PoisonError::into_inner);
-    let mut script = Script(input.split(|byte| *byte == b'\n'));
-    if let Err(error) = agent.0.serve(&mut script) {
+    let address = SocketAddr::from(([192, 0, 2, 2], 1));
+    let addresses = Addresses { client: address, server: address };
+    // The last line has an end, too.
+    let script = Script { bytes: [input, b"\n"].concat(), at: 0 };
+    let mut client = Channel::new(Box::new(script), addresses, "the client");
+    if let Err(error) = agent.0.serve(&mut client) {
         assert!(error.to_string().chars().all(|c| !c.is_control()), "{error}");
     }
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use roce::control::opening::Request;
 use roce::control::{Addresses, ClientOpening, Nonce, ServerOpening, Token};
 
-const PROTOCOLS: [&str; 2] = ["roce-bench 3", "roce-mesh 2"];
+const PROTOCOLS: [&str; 2] = ["roce-bench 4", "roce-mesh 3"];
 
 /// The first byte says what the stranger changes, the second and third where and how; the rest is
 /// the request.

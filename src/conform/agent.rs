@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Side;
-use super::control::{ControlError, Hello, Line, Message, VERSION, unexpected};
+use super::control::{Hello, Message, receive};
 use super::expand::Instance;
 use super::objects::Stop;
 use super::play::Play;
 use super::trace::Outcome;
 use super::turns::Turns;
 use super::wire::Wire;
+use crate::control::{Channel, ControlError};
 use crate::device::Device;
 
 /// Time to wait for the next message of the other agent, beyond the time limit of the scenario.
@@ -41,33 +42,24 @@ impl Agent {
     pub fn hello(&self) -> Hello {
         let mtu = self.device.query_port().map_or(0, |port| port.active_mtu.bytes());
         let mtu = u32::try_from(mtu).unwrap_or(u32::MAX);
-        Hello {
-            version: VERSION,
-            device: self.device.name().to_owned(),
-            mtu,
-            wire: self.wire.is_some(),
-        }
+        Hello { device: self.device.name().to_owned(), mtu, wire: self.wire.is_some() }
     }
 
     /// Exchanges hello messages with the other agent.
-    pub fn meet(&self, line: &mut dyn Line) -> Result<Hello, ControlError> {
+    pub fn meet(&self, line: &mut Channel) -> Result<Hello, ControlError> {
         self.greet(line, REPLY_TIMEOUT)
     }
 
-    fn greet(&self, line: &mut dyn Line, within: Duration) -> Result<Hello, ControlError> {
+    fn greet(&self, line: &mut Channel, within: Duration) -> Result<Hello, ControlError> {
         line.send(&Message::Hello(self.hello()))?;
-        match line.receive(within, "hello")? {
-            Message::Hello(hello) if hello.version == VERSION => Ok(hello),
-            Message::Hello(hello) => Err(ControlError::Failed(format!(
-                "protocol version {}, this is version {VERSION}; use the same roce on both sides",
-                hello.version
-            ))),
-            other => Err(unexpected(&other, "hello")),
+        match receive(line, within, "hello")? {
+            Message::Hello(hello) => Ok(hello),
+            other => Err(line.unexpected(&other, "hello")),
         }
     }
 
     /// Runs the instances that the other agent asks for until it says goodbye; returns how many.
-    pub fn serve(&self, line: &mut dyn Line) -> Result<usize, ControlError> {
+    pub fn serve(&self, line: &mut Channel) -> Result<usize, ControlError> {
         let turns = Turns::default();
         self.serve_client(line, &Terms { turns: Some(&turns), address: None }, &|| {})
     }
@@ -77,7 +69,7 @@ impl Agent {
     /// message.
     pub(super) fn serve_client(
         &self,
-        line: &mut dyn Line,
+        line: &mut Channel,
         terms: &Terms<'_>,
         greeted: &dyn Fn(),
     ) -> Result<usize, ControlError> {
@@ -86,14 +78,14 @@ impl Agent {
         let mut played = 0;
         loop {
             // Messages that are left over from an instance that failed are skipped.
-            match line.receive(IDLE_TIMEOUT, "a scenario") {
+            match receive(line, IDLE_TIMEOUT, "a scenario") {
                 Ok(Message::Begin { instance, play }) => {
                     let outcome = self.play_as(&instance, play, &peer, line, terms);
                     line.send(&Message::Outcome(Box::new(outcome)))?;
                     played += 1;
                 }
-                Ok(Message::Bye) | Err(ControlError::Gone) => return Ok(played),
-                Ok(_) | Err(ControlError::Failed(_)) => {}
+                Ok(Message::Bye) | Err(ControlError::Closed(_)) => return Ok(played),
+                Ok(_) | Err(ControlError::Failed { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -106,7 +98,7 @@ impl Agent {
         instance: &Instance,
         side: Side,
         peer: &Hello,
-        line: &mut dyn Line,
+        line: &mut Channel,
         address: Option<IpAddr>,
     ) -> Outcome {
         self.play_as(instance, side, peer, line, &Terms { turns: None, address })
@@ -117,7 +109,7 @@ impl Agent {
         instance: &Instance,
         side: Side,
         peer: &Hello,
-        line: &mut dyn Line,
+        line: &mut Channel,
         terms: &Terms<'_>,
     ) -> Outcome {
         let mut outcome = Outcome::default();
@@ -136,7 +128,7 @@ impl Agent {
                 Stop::Unable(why) | Stop::Trouble(why) => why.clone(),
             };
             // If the message does not reach the other agent, it times out.
-            let _ = line.send(&Message::Failed(why));
+            let _ = line.send(&Message::Stopped(why));
             match stop {
                 Stop::Unable(why) => outcome.unable = Some(why),
                 Stop::Trouble(why) => outcome.trouble = Some(why),

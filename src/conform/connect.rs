@@ -27,12 +27,12 @@ pub(super) enum CmRole<'a> {
 }
 
 fn address_of(reach: &Reach) -> IpAddr {
-    IpAddr::from(Ipv6Addr::from(reach.gid)).to_canonical()
+    IpAddr::from(Ipv6Addr::from(reach.gid.0)).to_canonical()
 }
 
 /// Returns the private data of a REQ: the instance, and the index of the queue pair.
 fn private_data(own: &Reach, at: usize) -> Vec<u8> {
-    let number = own.qps.get(at).map_or(0, |(qpn, _)| *qpn);
+    let number = own.qps.get(at).map_or(0, |(qpn, _)| qpn.get());
     format!("roce-conform {at} {number:#x}").into_bytes()
 }
 

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::memory;
 use super::scenario::limits::{NAME_MAX, TRAFFIC_MAX};
 use super::scenario::{self, Action, Scenario, Step};
-use super::{memory, text};
+use crate::control::text;
 
 /// A number, or a sum of products of numbers, `size` and `mtu`: `5*mtu+1`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,14 +11,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::agent::Agent;
-use super::control::{self, ControlError, Hello, Line, Message};
+use super::control::{self, Hello, Message};
 use super::deviation::Table;
 use super::diff::{Difference, compare};
 use super::expand::Instance;
 use super::trace::{Outcome, Trace};
 use super::wire::watch;
 use super::{Side, expect, now};
-use crate::control::Token;
+use crate::control::channel::pair;
+use crate::control::{Channel, ControlError, Token};
 use crate::link::cable;
 use crate::nic::SoftNic;
 use crate::wire::Gid;
@@ -29,7 +30,7 @@ const OUTCOME_TIMEOUT: Duration = Duration::from_secs(90);
 /// Two agents, one of them in this thread.
 pub struct Pair {
     own: Agent,
-    line: Box<dyn Line>,
+    line: Channel,
     peer: Hello,
     /// The only address that packets may be sent to, if it is restricted.
     address: Option<IpAddr>,
@@ -53,12 +54,12 @@ impl Pair {
 
     /// Two agents in this process: the other one runs in a thread.
     pub fn local(own: Agent, other: Agent) -> Result<Self, ControlError> {
-        let (mut line, mut far) = control::pair();
+        let [mut line, mut far] = pair(["the peer"; 2]);
         let thread = std::thread::spawn(move || {
             // An error is reported at the other end of the control connection.
-            let _ = other.serve(&mut *far);
+            let _ = other.serve(&mut far);
         });
-        let peer = own.meet(&mut *line)?;
+        let peer = own.meet(&mut line)?;
         Ok(Self { own, line, peer, address: None, thread: Some(thread) })
     }
 
@@ -72,7 +73,7 @@ impl Pair {
     ) -> Result<Self, ControlError> {
         let address = stream.peer_addr()?.ip().to_canonical();
         let mut line = control::open(stream, token)?;
-        let peer = own.meet(&mut *line)?;
+        let peer = own.meet(&mut line)?;
         let address = (!any_gid).then_some(address);
         Ok(Self { own, line, peer, address, thread: None })
     }
@@ -101,7 +102,7 @@ impl Pair {
     pub fn play(&mut self, instance: &Instance, own: Side) -> Result<Trace, ControlError> {
         let begin = Message::Begin { instance: Box::new(instance.clone()), play: own.other() };
         self.line.send(&begin)?;
-        let here = self.own.play(instance, own, &self.peer, &mut *self.line, self.address);
+        let here = self.own.play(instance, own, &self.peer, &mut self.line, self.address);
         let there = self.outcome(Duration::from_secs(instance.scenario.limit) + OUTCOME_TIMEOUT)?;
         Ok(match own {
             Side::Requester => Trace { requester: here, responder: there },
@@ -112,12 +113,12 @@ impl Pair {
     fn outcome(&mut self, within: Duration) -> Result<Outcome, ControlError> {
         loop {
             // Messages that are left over from an instance that failed are skipped.
-            match self.line.receive(within, "its outcome") {
+            match control::receive(&mut self.line, within, "its outcome") {
                 Ok(Message::Outcome(outcome)) => {
-                    let unsound = |why| ControlError::Unsound("its outcome", why);
+                    let unsound = |why| self.line.unsound("its outcome", why);
                     return outcome.received().map_err(unsound);
                 }
-                Ok(_) | Err(ControlError::Failed(_)) => {}
+                Ok(_) | Err(ControlError::Failed { .. }) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -59,7 +59,6 @@ mod post;
 pub mod report;
 pub mod scenario;
 pub mod server;
-mod text;
 pub mod trace;
 mod turns;
 pub mod wire;

@@ -121,14 +121,14 @@ impl Names {
         let from = if seen.outbound { at } else { at.other() };
         let to = from.other();
         let view = View::parse(&seen.packet).ok()?;
-        let number = view.bth().dest_qp().get();
+        let number = view.bth().dest_qp();
         let qp = self.of(to).qps.iter().position(|(qpn, _)| *qpn == number);
-        let qp = qp.or_else(|| (number == NO_QPN).then_some(self.of(to).qps.len()))?;
+        let qp = qp.or_else(|| (number.get() == NO_QPN).then_some(self.of(to).qps.len()))?;
         let mut bth = view.bth().repr();
         let response = view.info().is_some_and(|info| info.role == Role::Response);
         let whose = if response { to } else { from };
         let base = self.of(whose).qps.get(qp).or_else(|| self.of(whose).qps.first())?.1;
-        bth.psn = Psn::new(bth.psn.get().wrapping_sub(base) & 0xff_ffff);
+        bth.psn = Psn::new(bth.psn.get().wrapping_sub(base.get()) & 0xff_ffff);
         bth.dest_qp = Qpn::new(u32::try_from(qp + 1).ok()?);
         bth.ack_req = false;
         let mut extensions = Extensions::of(&view);
@@ -142,7 +142,7 @@ impl Names {
             ieth.rkey = self.key(to, ieth.rkey);
         }
         if let Some(deth) = &mut extensions.deth {
-            let own = self.of(from).qps.iter().position(|(qpn, _)| *qpn == deth.src_qp.get());
+            let own = self.of(from).qps.iter().position(|(qpn, _)| *qpn == deth.src_qp);
             deth.src_qp = Qpn::new(u32::try_from(own? + 1).ok()?);
         }
         if let Some(aeth) = &mut extensions.aeth
@@ -211,13 +211,13 @@ fn is_refusal(packet: &Packet) -> bool {
 mod tests {
     use super::*;
     use crate::conform::control::RemoteBuffer;
-    use crate::wire::BthRepr;
+    use crate::wire::{BthRepr, Gid};
 
     fn reach(host: u8, qpn: u32, psn: u32) -> Reach {
         let buffer = RemoteBuffer { name: "main".to_owned(), addr: 0x1000, len: 64, rkey: 0x77 };
         Reach {
-            gid: [host; 16],
-            qps: vec![(qpn, psn)],
+            gid: Gid([host; 16]),
+            qps: vec![(Qpn::new(qpn), Psn::new(psn))],
             buffers: vec![buffer],
             windows: [("w".to_owned(), 0x500)].into(),
             cm_port: None,

@@ -13,7 +13,7 @@ use crate::verbs::{
     AckTimeout, AhAttr, Connect, Endpoint, Errno, Mtu, MwType, QpType, RetryCount, RnrRetry,
 };
 use crate::wire::aeth::RnrTimer;
-use crate::wire::{Bits, Gid, Psn, QKey, Qpn};
+use crate::wire::{Bits, Gid, Psn, QKey};
 
 /// Reason for which a side cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,13 +153,10 @@ impl Objects {
             len: it.mr.len() as u64,
             rkey: it.mr.rkey().get(),
         });
+        let psn = self.how.psn.unwrap_or_default();
         Reach {
-            gid: self.gid.1.0,
-            qps: self
-                .qps
-                .iter()
-                .map(|qp| (qp.number().get(), self.how.psn.unwrap_or_default().get()))
-                .collect(),
+            gid: self.gid.1,
+            qps: self.qps.iter().map(|qp| (qp.number(), psn)).collect(),
             buffers: buffers.collect(),
             windows: self.window_keys(),
             cm_port: None,
@@ -181,10 +178,10 @@ impl Objects {
         for (at, qp) in self.qps.iter().enumerate() {
             let &(qpn, psn) =
                 peer.qps.get(at).ok_or_else(|| Stop::Trouble("no peer".to_owned()))?;
-            let end = Endpoint { gid: Gid(peer.gid), qpn: Qpn::new(qpn), psn: Psn::new(psn) };
+            let end = Endpoint { gid: peer.gid, qpn, psn };
             let how = Connect { gid_index: self.gid.0, ..self.how };
             let done = if self.kind == QpType::Ud {
-                let attr = AhAttr::new(Gid(peer.gid), self.gid.0);
+                let attr = AhAttr::new(peer.gid, self.gid.0);
                 let [own, _] = &self.pds;
                 let ah = own.create_ah(attr);
                 self.ahs.push(ah.map_err(|error| Stop::trouble("address handle", error))?);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::agent::{Agent, REPLY_TIMEOUT, Terms};
 use super::connect::CmRole;
-use super::control::{ControlError, Hello, Line, Message, Reach, check_windows, unexpected};
+use super::control::{Hello, Message, Reach, check_windows, receive};
 use super::expand::Instance;
 use super::normalize::Names;
 use super::objects::{Objects, Stop};
@@ -16,10 +16,11 @@ use super::trace::{Completion, Outcome};
 use super::turns::Turn;
 use super::wire::{Seen, Wire};
 use super::{Side, memory, now};
+use crate::control::{Channel, ControlError};
 use crate::device::AnyQp;
 use crate::link::fault::{Direction, Rule};
 use crate::verbs::{AsyncEvent, QpState, Wc, WcFlags, WcOpcode};
-use crate::wire::{Psn, Qpn};
+use crate::wire::Psn;
 
 /// Time that a client waits until the device of the server is free: other clients may be before it.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -46,11 +47,11 @@ const UNSEEN_WAIT: Duration = Duration::from_millis(20);
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 /// Waits until the other agent is ready.
-fn wait_ready(line: &mut dyn Line, within: Duration) -> Result<(), ControlError> {
+fn wait_ready(line: &mut Channel, within: Duration) -> Result<(), ControlError> {
     const READY: &str = "ready";
-    match line.receive(within, READY)? {
+    match receive(line, within, READY)? {
         Message::Ready => Ok(()),
-        other => Err(unexpected(&other, READY)),
+        other => Err(line.unexpected(&other, READY)),
     }
 }
 
@@ -104,7 +105,7 @@ impl<'a> Play<'a> {
         instance: &'a Instance,
         side: Side,
         peer: &Hello,
-        line: &mut dyn Line,
+        line: &mut Channel,
         terms: &Terms<'a>,
     ) -> Result<Self, Stop> {
         let mut objects =
@@ -133,7 +134,7 @@ impl<'a> Play<'a> {
                 let busy = || {
                     Stop::Trouble(format!("the device was busy for {} s", QUEUE_TIMEOUT.as_secs()))
                 };
-                let turn = turns.wait(QUEUE_TIMEOUT, || line.is_gone());
+                let turn = turns.wait(QUEUE_TIMEOUT, || line.is_closed());
                 Some(turn.ok_or_else(busy)?)
             }
             None => None,
@@ -178,15 +179,15 @@ impl<'a> Play<'a> {
     fn reach(
         instance: &Instance,
         side: Side,
-        line: &mut dyn Line,
+        line: &mut Channel,
         address: Option<IpAddr>,
     ) -> Result<Reach, Stop> {
         const WHAT: &str = "its objects";
-        let theirs = match line.receive(REPLY_TIMEOUT, WHAT)? {
+        let theirs = match receive(line, REPLY_TIMEOUT, WHAT)? {
             Message::Reach(reach) => reach,
-            other => return Err(unexpected(&other, WHAT).into()),
+            other => return Err(line.unexpected(&other, WHAT).into()),
         };
-        let unsound = |why| ControlError::Unsound("its objects", why);
+        let unsound = |why| line.unsound("its objects", why);
         theirs.check(instance, side.other()).map_err(unsound)?;
         if let Some(address) = address {
             theirs.check_address(address).map_err(unsound)?;
@@ -202,12 +203,12 @@ impl<'a> Play<'a> {
         let rule = |(at, fault): (usize, &super::scenario::Fault)| {
             let to = self.names.of(fault.from.other());
             // Responses have the PSNs of their requests, and only the requester sends requests.
-            let base = self.names.of(Side::Requester).qps.first().map_or(0, |(_, psn)| *psn);
+            let base = self.names.of(Side::Requester).qps.first().map_or(0, |(_, psn)| psn.get());
             let from_here = fault.from == self.side;
             let direction = if from_here { Direction::Outbound } else { Direction::Inbound };
             let mut rule = Rule::new(fault.effect.action())
                 .direction(direction)
-                .qps(to.qps.iter().map(|(qpn, _)| Qpn::new(*qpn)));
+                .qps(to.qps.iter().map(|(qpn, _)| *qpn));
             if let Some(psn) = fault.psn {
                 rule = rule.psn(Psn::new(base).plus(psn));
             }
@@ -222,7 +223,7 @@ impl<'a> Play<'a> {
     }
 
     /// Runs all steps in order, and waits until everything is as expected.
-    pub(super) fn run(&mut self, line: &mut dyn Line) -> Result<(), Stop> {
+    pub(super) fn run(&mut self, line: &mut Channel) -> Result<(), Stop> {
         let instance = self.instance;
         let steps = &instance.scenario.steps;
         let limit = Duration::from_secs(instance.scenario.limit) + REPLY_TIMEOUT;
@@ -245,10 +246,10 @@ impl<'a> Play<'a> {
                 match self.receive(line, limit, "the end of a step")? {
                     Message::Done { step, windows } if step == at => {
                         check_windows(&windows, instance, self.side.other())
-                            .map_err(|why| ControlError::Unsound("the end of its step", why))?;
+                            .map_err(|why| line.unsound("the end of its step", why))?;
                         self.learn(self.side.other(), &windows);
                     }
-                    other => return Err(unexpected(&other, "the end of a step").into()),
+                    other => return Err(line.unexpected(&other, "the end of a step").into()),
                 }
             }
         }
@@ -256,7 +257,7 @@ impl<'a> Play<'a> {
         line.send(&Message::Settled)?;
         match self.receive(line, limit, "settled")? {
             Message::Settled => {}
-            other => return Err(unexpected(&other, "settled").into()),
+            other => return Err(line.unexpected(&other, "settled").into()),
         }
         self.rest(UNEXPECTED_WAIT, line)
     }
@@ -264,7 +265,7 @@ impl<'a> Play<'a> {
     /// Receives a message of the other agent, unless the device must be given up meanwhile.
     fn receive(
         &mut self,
-        line: &mut dyn Line,
+        line: &mut Channel,
         within: Duration,
         what: &'static str,
     ) -> Result<Message, Stop> {
@@ -272,16 +273,13 @@ impl<'a> Play<'a> {
         let until = start + within;
         let crowded = start + Duration::from_secs(self.instance.scenario.limit) + CROWDED_TIMEOUT;
         loop {
-            let received = line.receive(CHECK_INTERVAL.min(within), what);
+            let received = receive(line, CHECK_INTERVAL.min(within), what);
             let contended = self.turn.as_ref().is_some_and(Turn::is_contended);
             match received {
-                Err(ControlError::Silent(..)) if contended && now() >= crowded => {
+                Err(ControlError::Silent { .. }) if contended && now() >= crowded => {
                     return Err(Stop::Trouble(WAITED_FOR.to_owned()));
                 }
-                Err(ControlError::Silent(..)) if now() < until => self.go_on(line)?,
-                Err(ControlError::Silent(..)) => {
-                    return Err(ControlError::Silent(within, what).into());
-                }
+                Err(ControlError::Silent { .. }) if now() < until => self.go_on(line)?,
                 received => return Ok(received?),
             }
         }
@@ -289,7 +287,7 @@ impl<'a> Play<'a> {
 
     /// Whether to continue: the peer is connected, and no other client has waited for the device
     /// for long.
-    fn go_on(&mut self, line: &mut dyn Line) -> Result<(), Stop> {
+    fn go_on(&mut self, line: &mut Channel) -> Result<(), Stop> {
         if now() < self.next_check {
             return Ok(());
         }
@@ -297,11 +295,11 @@ impl<'a> Play<'a> {
         if self.turn.as_ref().is_some_and(Turn::is_over) {
             return Err(Stop::Trouble(WAITED_FOR.to_owned()));
         }
-        if line.is_gone() { Err(ControlError::Gone.into()) } else { Ok(()) }
+        if line.is_closed() { Err(ControlError::Closed(line.peer()).into()) } else { Ok(()) }
     }
 
     /// Sleeps, and meanwhile takes completions and events.
-    fn rest(&mut self, time: Duration, line: &mut dyn Line) -> Result<(), Stop> {
+    fn rest(&mut self, time: Duration, line: &mut Channel) -> Result<(), Stop> {
         let until = now() + time;
         while now() < until {
             self.look();
@@ -312,7 +310,7 @@ impl<'a> Play<'a> {
     }
 
     /// Waits until a packet has arrived, and a moment for its effects.
-    fn see(&mut self, word: &str, line: &mut dyn Line) -> Result<(), Stop> {
+    fn see(&mut self, word: &str, line: &mut Channel) -> Result<(), Stop> {
         let Some(wire) = self.agent.wire.clone() else {
             return self.rest(UNSEEN_WAIT, line);
         };
@@ -330,7 +328,7 @@ impl<'a> Play<'a> {
         windows.iter().for_each(|(name, key)| self.names.window(side, name, *key));
     }
 
-    fn step(&mut self, step: &Step, action: Action, line: &mut dyn Line) -> Result<(), Stop> {
+    fn step(&mut self, step: &Step, action: Action, line: &mut Channel) -> Result<(), Stop> {
         match action {
             Action::Wait => {
                 self.awaited += step.count.unwrap_or(1) as usize;
@@ -357,7 +355,7 @@ impl<'a> Play<'a> {
     }
 
     /// Waits until there are `count` completions in all.
-    fn wait(&mut self, count: usize, line: &mut dyn Line) -> Result<(), Stop> {
+    fn wait(&mut self, count: usize, line: &mut Channel) -> Result<(), Stop> {
         loop {
             self.look();
             if self.completions.len() >= count {
@@ -376,7 +374,7 @@ impl<'a> Play<'a> {
     }
 
     /// Waits until everything expected has come, or cannot come any more.
-    fn settle(&mut self, line: &mut dyn Line) -> Result<(), Stop> {
+    fn settle(&mut self, line: &mut Channel) -> Result<(), Stop> {
         let times = |done: &Done| done.times.unwrap_or(1) as usize;
         let expected = self.instance.scenario.expect.of(self.side).iter().map(times).sum();
         self.wait(expected, line)?;

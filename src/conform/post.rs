@@ -116,7 +116,7 @@ impl Poster<'_> {
         let (Some(ah), Some(qpn)) = (self.objects.ahs.get(step.qp), peer) else {
             return Err(Stop::Trouble("no such peer".to_owned()));
         };
-        let qpn = Qpn::new(if step.wrong_qpn { NO_QPN } else { qpn });
+        let qpn = if step.wrong_qpn { Qpn::new(NO_QPN) } else { qpn };
         let qkey = step.qkey.map_or_else(|| self.objects.how().qkey, QKey::new);
         Ok(Target::Ud(UdTarget { ah: ah.handle(), qpn, qkey }))
     }

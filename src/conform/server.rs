@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::agent::{Agent, Terms};
-use super::control::{self, ControlError, Line};
+use super::control;
 use super::turns::Turns;
 use crate::control::limits::CONFORM_CLIENTS_MAX;
 use crate::control::tcp::close_of;
-use crate::control::{Admission, Limits, Ticket, Token};
+use crate::control::{Admission, ControlError, Limits, Ticket, Token};
 
 /// Time to wait before accepting again when there is no client, too many threads are ending, or the
 /// system refuses for lack of descriptors.
@@ -107,35 +107,12 @@ impl Server {
         ticket: Ticket,
         address: IpAddr,
     ) -> Result<usize, ControlError> {
-        let line = control::accept(stream, self.token.as_ref())?;
         let ticket = Arc::new(ticket);
-        let mut line = TimedLine { line, ticket: Arc::clone(&ticket) };
+        let line = control::accept(stream, self.token.as_ref())?;
+        let mut line = line.with_ticket(Arc::clone(&ticket));
         let address = (!self.any_gid).then_some(address);
         let terms = Terms { turns: Some(&self.turns), address };
         self.agent.serve_client(&mut line, &terms, &|| ticket.welcome())
-    }
-}
-
-/// A line that notes when its client last said something.
-struct TimedLine {
-    line: Box<dyn Line>,
-    ticket: Arc<Ticket>,
-}
-
-impl Line for TimedLine {
-    fn say(&mut self, line: &str) -> Result<(), ControlError> {
-        self.line.say(line)
-    }
-
-    fn hear(&mut self, within: Duration, what: &'static str) -> Result<String, ControlError> {
-        let heard = self.line.hear(within, what)?;
-        self.ticket.heard();
-        Ok(heard)
-    }
-
-    fn is_gone(&mut self) -> bool {
-        // One that lost its place is gone, too, even if there is more to hear from it.
-        self.ticket.is_displaced() || self.line.is_gone()
     }
 }
 

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Side;
 use super::scenario::limits::{BUFFERS_MAX, EVENTS_MAX, FAULTS_MAX, POSTS_MAX, QPS_MAX};
-use super::text::printable;
 use super::wire::SEEN_MAX;
+use crate::control::text::printable;
 use crate::link::fault::Effect;
 
 /// Observations of the run of an instance, at both sides and between them.

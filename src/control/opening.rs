@@ -5,15 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+use super::limits::{REASON_MAX, SHOWN_MAX};
+use super::text::printable;
 use super::token::{Nonce, Token, hex, unhex};
-use crate::decode::Printable;
 use crate::proof::{Proof, TAG};
-
-/// Maximum length of a peer's text that is shown, in characters.
-const SHOWN_MAX: usize = 80;
-
-/// Maximum length of a server's reason that is shown, in characters.
-const REASON_MAX: usize = 400;
 
 /// Reason that an opening fails.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -54,10 +49,9 @@ pub enum OpeningError {
 }
 
 fn unexpected(line: &str, instead_of: &'static str) -> OpeningError {
-    let shown = |text: &str, most: usize| Printable(text).to_string().chars().take(most).collect();
     match line.strip_prefix("error ") {
-        Some(why) => OpeningError::Refused(shown(why, REASON_MAX)),
-        None => OpeningError::Unexpected(shown(line, SHOWN_MAX), instead_of),
+        Some(why) => OpeningError::Refused(printable(why, REASON_MAX)),
+        None => OpeningError::Unexpected(printable(line, SHOWN_MAX), instead_of),
     }
 }
 
@@ -222,8 +216,7 @@ impl<'t> ServerOpening<'t> {
         });
         let Some((index, protocol, client_nonce)) = found else {
             let expected = protocols.first().copied().unwrap_or_default();
-            let line = Printable(line).to_string().chars().take(SHOWN_MAX).collect();
-            return Err(OpeningError::Protocol(line, expected));
+            return Err(OpeningError::Protocol(printable(line, SHOWN_MAX), expected));
         };
         let answer = match token {
             None => "open\n".to_owned(),

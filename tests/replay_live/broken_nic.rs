@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use roce::control::Protocol;
 use roce::device::Device;
 use roce::link::{Receiver, Sender, Spec};
 use roce::memory::Buffer;
@@ -20,6 +21,7 @@ use roce::verbs::{
     Access, Connect, Endpoint, Mtu, QpCap, QpCreate, QpInitAttr, QpType, RecvWr, Sge, WrId,
 };
 use roce::wire::{Batch, Gid, ICRC_ROOM, Psn, Qpn, Received};
+use serde_json::{Value, json};
 
 /// Flaw of the NIC.
 #[derive(Clone, Copy)]
@@ -141,9 +143,9 @@ impl BrokenNic {
 fn offer(nic: &dyn Device, stream: TcpStream) -> Option<()> {
     let mut out = stream.try_clone().ok()?;
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
-    assert!(lines.next()?.starts_with("roce-offer 2 "));
+    assert!(lines.next()?.starts_with(Protocol::Offer.magic()));
     out.write_all(b"open\n").ok()?;
-    let wish = Wish::read(&mut lines)?;
+    let wish = Wish::parse(&lines.next()?);
     out.write_all(b"welcome\n").ok()?;
     let pd = nic.create_pd().unwrap();
     let memory: Vec<Buffer> = wish.regions.iter().map(|(bytes, _)| Buffer::new(*bytes)).collect();
@@ -166,16 +168,17 @@ fn offer(nic: &dyn Device, stream: TcpStream) -> Option<()> {
         nic.post_recv(qp, &RecvWr { id: WrId(0), sges: &sges }).unwrap();
     }
     let Endpoint { gid, qpn, psn } = nic.endpoint(qp).unwrap();
-    let mut grant = format!("mtu {}\nqp {gid} {:#x} {:#x}\n", wish.mtu, qpn.get(), psn.get());
-    grant += "qkey 0x0\n";
-    for (buffer, mr) in &regions {
-        grant += &format!("region {:#x} {:#x}\n", buffer.addr(), mr.rkey().get());
-    }
-    grant += "end\n";
-    let mut served = out.write_all(grant.as_bytes());
-    while let Some(line) = lines.next().filter(|line| line != "bye" && served.is_ok()) {
-        if line == "state" {
-            served = out.write_all(b"state RTS\n");
+    let offered = regions.iter().map(|(buffer, mr)| json!([buffer.addr(), mr.rkey().get()]));
+    let grant = json!({
+        "mtu": wish.mtu.bytes(),
+        "qp": {"gid": Ipv6Addr::from(gid.0), "qpn": qpn.get(), "psn": psn.get()},
+        "qkey": 0,
+        "regions": offered.collect::<Vec<_>>(),
+    });
+    let mut served = out.write_all(format!("{grant}\n").as_bytes());
+    while let Some(line) = lines.next().filter(|line| line != "\"bye\"" && served.is_ok()) {
+        if line == "\"state\"" {
+            served = out.write_all(b"{\"state\":\"RTS\"}\n");
         }
     }
     nic.destroy_qp(qp).unwrap();
@@ -197,41 +200,30 @@ struct Wish {
 }
 
 impl Wish {
-    fn read(lines: &mut impl Iterator<Item = String>) -> Option<Self> {
-        let mut wish = Self {
-            mtu: Mtu::M1024,
-            peer: Endpoint { gid: Gid::default(), qpn: Qpn::new(0), psn: Psn::new(0) },
-            receives: (0, 0),
-            regions: Vec::new(),
-        };
-        let hex = |word: &str| u32::from_str_radix(word.trim_start_matches("0x"), 16).unwrap();
-        loop {
-            let line = lines.next()?;
-            match line.split(' ').collect::<Vec<_>>()[..] {
-                ["end"] => return Some(wish),
-                ["offer", kind] => assert_eq!(kind, "RC"),
-                ["mtu", bytes] => wish.mtu = Mtu::from_bytes(bytes.parse().unwrap()).unwrap(),
-                ["peer", gid, qpn, psn] => {
-                    let (qpn, psn) = (Qpn::new(hex(qpn)), Psn::new(hex(psn)));
-                    let gid = Gid::from(gid.parse::<Ipv6Addr>().unwrap());
-                    wish.peer = Endpoint { gid, qpn, psn };
-                }
-                ["receives", count, bytes] => {
-                    wish.receives = (count.parse().unwrap(), bytes.parse().unwrap());
-                }
-                ["region", bytes, rights] => {
-                    wish.regions.push((bytes.parse().unwrap(), access(rights)));
-                }
-                _ => panic!("{line}"),
-            }
+    fn parse(line: &str) -> Self {
+        let wish: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(wish["connection"], "rc");
+        let number = |value: &Value| u32::try_from(value.as_u64().unwrap()).unwrap();
+        let peer = &wish["peer"];
+        let gid = Gid::from(peer["gid"].as_str().unwrap().parse::<Ipv6Addr>().unwrap());
+        let (qpn, psn) = (Qpn::new(number(&peer["qpn"])), Psn::new(number(&peer["psn"])));
+        let regions = wish["regions"].as_array().unwrap().iter();
+        Self {
+            mtu: Mtu::from_bytes(number(&wish["mtu"]) as usize).unwrap(),
+            peer: Endpoint { gid, qpn, psn },
+            receives: (number(&wish["receives"]), number(&wish["receive_bytes"])),
+            regions: regions
+                .map(|region| (number(&region["bytes"]) as usize, access(region)))
+                .collect(),
         }
     }
 }
 
-fn access(rights: &str) -> Access {
+fn access(region: &Value) -> Access {
+    let may = |right: &str| region[right].as_bool().unwrap();
     let mut access = Access::LOCAL_WRITE;
-    access.set(Access::REMOTE_WRITE, rights.contains('w'));
-    access.set(Access::REMOTE_READ, rights.contains('r'));
-    access.set(Access::REMOTE_ATOMIC, rights.contains('a'));
+    access.set(Access::REMOTE_WRITE, may("write"));
+    access.set(Access::REMOTE_READ, may("read"));
+    access.set(Access::REMOTE_ATOMIC, may("atomic"));
     access
 }

@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
+use roce::control::Protocol;
 use roce::group::{Config, Group, Hosts};
 use roce::net::Listener;
 
@@ -14,7 +15,7 @@ use super::harness::{
     AMPLIFICATION_MAX, Count, Running, Server, TcpStranger, ThirdParty, UdpStranger, address,
 };
 use super::packets::{REQ, Request, management, sealed};
-use super::serve::NONCE;
+use super::requests::{self, Bench, NONCE, first_line};
 
 /// Bytes that a stranger sent, that came back to it, and that reached third parties.
 struct Row {
@@ -135,13 +136,10 @@ fn group(third: &ThirdParty) -> Vec<Row> {
 fn serve() -> Vec<Row> {
     let server = Server::start(740, &[], &[]);
     let (at, third) = (server.socket_address(), address(741));
-    let plan = format!(
-        "roce-bench 3 {NONCE}\ntest send bw UD\nsizes 4096\nseconds 600\nmtu 4096\ntx-depth 512\n\
-         bidirectional true\nverify false\nlink udp\nmemory 0x0 0x0\nqp ::ffff:{third} 0x11 0x0\n\
-         end\nready\n"
-    );
-    let ping = format!("roce-ping 2 {NONCE}\nprober ::ffff:{third} 0x11 0x1\nrate 1000\nend\n");
-    let mesh = format!("roce-mesh 2 {NONCE}\nprobe 4 1000 1000 1000\ntarget {third} 18515\nend\n");
+    let plan = first_line(Protocol::Bench) + &Bench::new(third, "send", "ud").request();
+    let gid = third.to_ipv6_mapped().to_string();
+    let ping = first_line(Protocol::Ping) + &requests::ping(&gid, 0x11, 1000);
+    let mesh = first_line(Protocol::Mesh) + &requests::mesh(&[format!("{third}:18515")]);
     let attempt = "request with the GID of a third party";
     vec![
         by_tcp("serve", attempt, 742, at, &plan),
@@ -152,7 +150,7 @@ fn serve() -> Vec<Row> {
 
 fn conform() -> Vec<Row> {
     let server = Server::start_command(&["conform", "serve"], 750, &[], &[]);
-    let said = format!("roce-conform 2 {NONCE}\nscenarios\n");
+    let said = format!("roce-conform 3 {NONCE}\n\"scenarios\"\n");
     vec![by_tcp("conform serve", "opening", 751, server.socket_address(), &said)]
 }
 

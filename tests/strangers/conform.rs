@@ -3,16 +3,18 @@
 use std::net::Ipv4Addr;
 
 use roce::conform::Side;
-use roce::conform::control::{Hello, Message, Reach, RemoteBuffer, VERSION};
+use roce::conform::control::{Hello, Message, Reach, RemoteBuffer};
 use roce::conform::expand::Instance;
 use roce::conform::scenario::built_in;
+use roce::wire::{Psn, Qpn};
 
 use super::harness::{
     Count, Server, TcpStranger, ThirdParty, UdpStranger, address, assert_not_amplified, run, text,
     wait_until,
 };
 use super::packets::{RTU, Request, management, rtu};
-use super::serve::{NONCE, request};
+use super::requests::NONCE;
+use super::serve::request;
 
 const TOKEN: [(&str, &str); 1] = [("ROCE_TOKEN", "correct-horse-battery")];
 
@@ -37,7 +39,7 @@ fn client(
 /// Opens a connection without a token, and greets.
 fn greeted(number: u16, server: &Server) -> TcpStranger {
     let mut stranger = TcpStranger::connect(number, server.socket_address());
-    stranger.send(format!("roce-conform 2 {NONCE}\nscenarios\n").as_bytes()).unwrap();
+    stranger.send(format!("roce-conform 3 {NONCE}\n\"scenarios\"\n").as_bytes()).unwrap();
     assert_eq!(stranger.line().as_deref(), Some("open"));
     assert_eq!(stranger.line().as_deref(), Some("welcome"));
     stranger
@@ -57,7 +59,7 @@ fn token_is_proven_by_both_sides() {
     let (status, said) = client(615, &open, &[], &TOKEN);
     assert!(status == Some(2) && said.contains("asks for no token"), "{said}");
     let mut stranger = TcpStranger::connect(616, server.socket_address());
-    let opening = format!("roce-conform 2 {NONCE}\nscenarios\nproof {}\n", "0".repeat(64));
+    let opening = format!("roce-conform 3 {NONCE}\n\"scenarios\"\nproof {}\n", "0".repeat(64));
     stranger.send(opening.as_bytes()).unwrap();
     let answer = stranger.finish();
     assert!(answer.contains("error ") && !answer.contains("hello"), "{answer}");
@@ -83,7 +85,7 @@ fn lines_that_are_too_large_or_no_opening_are_refused() {
         ("{\"hello\":{\"version\":1}}\n".to_owned(), "use the same version of roce"),
         (format!("roce-conform 1 {NONCE}\n"), "use the same version of roce"),
         ("GET / HTTP/1.1\r\n\r\n".to_owned(), "use the same version of roce"),
-        ("a".repeat(300 << 10), "more than 262144 bytes"),
+        ("a".repeat(300 << 10), "more than 512 bytes"),
     ] {
         let mut stranger = TcpStranger::connect(651, server.socket_address());
         let _ = stranger.send(opening.as_bytes());
@@ -131,8 +133,8 @@ fn reach(instance: &Instance, side: Side, gid: Ipv4Addr, cm_port: Option<u16>) -
         rkey: 0x99,
     };
     Message::Reach(Reach {
-        gid: gid.to_ipv6_mapped().octets(),
-        qps: vec![STRANGERS_QP; instance.scenario.qps],
+        gid: gid.into(),
+        qps: vec![(Qpn::new(STRANGERS_QP.0), Psn::new(STRANGERS_QP.1)); instance.scenario.qps],
         buffers: instance.scenario.buffers(side).iter().map(buffer).collect(),
         cm_port,
         ..Reach::default()
@@ -146,7 +148,7 @@ fn say(stranger: &mut TcpStranger, message: &Message) {
 
 /// Asks for a scenario in which the server plays a side; returns the objects of the server.
 fn begun(stranger: &mut TcpStranger, instance: &Instance, play: Side) -> Reach {
-    let hello = Hello { version: VERSION, device: "d".to_owned(), mtu: 4096, wire: false };
+    let hello = Hello { device: "d".to_owned(), mtu: 4096, wire: false };
     say(stranger, &Message::Hello(hello));
     assert!(stranger.line().unwrap().contains("hello"));
     say(stranger, &Message::Begin { instance: Box::new(instance.clone()), play });

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::harness::address;
 
 /// Behavior after the opening.
@@ -51,6 +53,13 @@ impl Liar {
     }
 }
 
+/// What a lying server says to `roce ping`: its responder is at this address.
+pub fn responder(address: Ipv4Addr) -> String {
+    let gid = address.to_ipv6_mapped().to_string();
+    let responder = json!({"gid": gid, "qpn": 0x11, "qkey": 0x1234});
+    format!("{}\n", json!({"responder": responder, "instance": 1}))
+}
+
 fn serve(mut stream: &TcpStream, behavior: Behavior, lines: &dyn Fn(&str) -> String) {
     let mut reader = BufReader::new(stream);
     let mut line = || {
@@ -64,8 +73,8 @@ fn serve(mut stream: &TcpStream, behavior: Behavior, lines: &dyn Fn(&str) -> Str
         return;
     }
     let _ = stream.write_all(b"open\n");
-    // The request of `roce conform` is one line.
-    while line().is_some_and(|line| line != "end" && line != "scenarios") {}
+    // The request is one line.
+    line();
     let _ = stream.write_all(b"welcome\n");
     let _ = stream.write_all(lines(&first).as_bytes());
     while behavior == Behavior::Alive && stream.write_all(b"alive\n").is_ok() {

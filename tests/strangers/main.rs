@@ -24,4 +24,6 @@ mod metrics;
 mod net;
 mod packets;
 mod ping;
+#[path = "../common/requests.rs"]
+mod requests;
 mod serve;

@@ -1,9 +1,10 @@
 //! `roce mesh`: hosts that lie, that say only that they are alive, and that are stopped.
 
 use rustix::process::Signal;
+use serde_json::json;
 
 use super::harness::{Server, ThirdParty, run, text};
-use super::liar::{Behavior, Liar};
+use super::liar::{Behavior, Liar, responder};
 
 const TRUSTING: [&str; 1] = ["--any-gid"];
 const TOKEN: [(&str, &str); 1] = [("ROCE_TOKEN", "correct-horse-battery")];
@@ -41,8 +42,8 @@ fn hosts_probe_no_third_party() {
     let gid = third.address;
     let liar =
         Liar::start(411, Behavior::Alive, move |first| match first.starts_with("roce-ping") {
-            true => format!("responder ::ffff:{gid} 0x11 0x1234 0x1\nend\n"),
-            false => "end\n".to_owned(),
+            true => responder(gid),
+            false => "\"end\"\n".to_owned(),
         });
     // With a token, a server that cannot prove it is not even asked for a responder.
     let servers = [412, 413].map(|number| Server::start(number, &[], &TOKEN));
@@ -85,7 +86,8 @@ fn host_that_only_says_that_it_is_alive_is_given_up() {
 #[test]
 fn terminal_and_page_show_nothing_that_a_host_made_up() {
     let liar = Liar::start(440, Behavior::Silent, |_| {
-        "failed 0 <script>alert(1)</script>&\"\ncell 0 0 5 0 0 0 0 0\nend\n".to_owned()
+        let reason = "<script>alert(1)</script>&\"";
+        format!("{}\n\"end\"\n", json!({"failed": {"target": 0, "reason": reason}}))
     });
     let servers = [Server::start(441, &TRUSTING, &[])];
     let names = [&names(&servers)[..], &[liar.name()]].concat();

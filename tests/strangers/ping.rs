@@ -4,16 +4,16 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::thread;
 
+use serde_json::json;
+
 use super::harness::{ThirdParty, address, run, text};
-use super::liar::{Behavior, Liar};
+use super::liar::{Behavior, Liar, responder};
 
 #[test]
 fn prober_sends_to_no_third_party() {
     let third = ThirdParty::new(310);
     let gid = third.address;
-    let liar = Liar::start(311, Behavior::Alive, move |_| {
-        format!("responder ::ffff:{gid} 0x11 0x1234 0x1\nend\n")
-    });
+    let liar = Liar::start(311, Behavior::Alive, move |_| responder(gid));
     let (port, at, from) = (liar.port.to_string(), liar.address.to_string(), device(312));
     let args = ["ping", "-c", "50", "-i", "0.001", "-W", "0.1", "-d", &from, "-p", &port, &at];
     let output = run(&args, &[]);
@@ -32,11 +32,11 @@ fn bench_sends_to_no_third_party() {
     let third = ThirdParty::new(320);
     let gid = third.address;
     let liar = Liar::start(321, Behavior::Silent, move |_| {
-        format!(
-            "mtu 1024\nlink udp\nmemory 0x1000 0x1\nqp ::ffff:{gid} 0x11 0x7\nend\n\
-             cm 7174 {}\nready\n",
-            "0".repeat(32)
-        )
+        let qp = json!({"gid": gid.to_ipv6_mapped().to_string(), "qpn": 0x11, "psn": 7});
+        let server = json!({"qps": [qp], "addr": 0x1000, "rkey": 1, "link": "udp"});
+        let answer = json!({"answer": {"mtu": 1024, "server": server}});
+        let rendezvous = json!({"rendezvous": {"port": 7174, "key": vec![0; 16]}});
+        format!("{answer}\n{rendezvous}\n\"ready\"\n")
     });
     let (port, at, from) = (liar.port.to_string(), liar.address.to_string(), device(322));
     for test in [

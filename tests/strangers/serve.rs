@@ -6,21 +6,17 @@ use super::harness::{
     Count, QUIET, Running, Server, TcpStranger, ThirdParty, UdpStranger, accept, address,
     assert_not_amplified, run, text, wait_until,
 };
-use super::packets::{REP, REQ, RTU, Request, management, message_of, rtu};
+use roce::control::Protocol;
+use serde_json::Value;
 
-/// A nonce of a stranger, which takes no trouble over it.
-pub const NONCE: &str = "0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f";
+use super::packets::{REP, REQ, RTU, Request, management, message_of, rtu};
+use super::requests::{self, Bench, first_line};
 
 const TOKEN: [(&str, &str); 1] = [("ROCE_TOKEN", "correct-horse-battery")];
 
-/// Request of a client of `roce bench` that wants traffic at a GID.
-fn plan(gid: Ipv4Addr, test: &str, qps: u32) -> String {
-    let qps: String =
-        (0..qps).map(|q| format!("qp ::ffff:{gid} {:#x} 0x7\n", 0x1000 + q)).collect();
-    format!(
-        "test {test}\nsizes 4096\nseconds 600\nmtu 4096\ntx-depth 128\nbidirectional true\n\
-         verify false\nlink udp\nmemory 0x1000 0x1\n{qps}end\n"
-    )
+/// Request of a client of `roce ping` with a queue pair at an address.
+fn ping_request(address: Ipv4Addr) -> String {
+    requests::ping(&address.to_ipv6_mapped().to_string(), 0x11, 1000)
 }
 
 /// Asserts that an honest client is served.
@@ -32,8 +28,8 @@ fn serves_honest_client(server: &Server, env: &[(&str, &str)]) {
 }
 
 /// Opens a connection as a client of a protocol does; returns the server's answer.
-fn begin(stranger: &mut TcpStranger, protocol: &str) -> String {
-    stranger.send(format!("{protocol} {NONCE}\n").as_bytes()).unwrap();
+fn begin(stranger: &mut TcpStranger, protocol: Protocol) -> String {
+    stranger.send(first_line(protocol).as_bytes()).unwrap();
     stranger.line().unwrap_or_default()
 }
 
@@ -43,25 +39,22 @@ fn third_party_gets_nothing_on_the_word_of_a_stranger() {
     let third = ThirdParty::new(11);
     let gid = third.address;
     let requests = [
-        ("roce-bench 3", plan(gid, "send bw UD", 1)),
-        ("roce-bench 3", plan(gid, "write bw RC", 4)),
-        ("roce-ping 2", format!("prober ::ffff:{gid} 0x11 0x1\nrate 1000\nend\n")),
-        (
-            "roce-offer 2",
-            format!("offer RC\nmtu 1024\npeer ::ffff:{gid} 0x11 0x0\nreceives 0 0\nend\n"),
-        ),
-        ("roce-mesh 2", format!("probe 1 10 1000 1000\ntarget {gid} 18515\nend\n")),
+        (Protocol::Bench, Bench::new(gid, "send", "ud").request()),
+        (Protocol::Bench, Bench { qps: 4, ..Bench::new(gid, "write", "rc") }.request()),
+        (Protocol::Ping, ping_request(gid)),
+        (Protocol::Offer, requests::offer(gid)),
+        (Protocol::Mesh, requests::mesh(&[format!("{gid}:18515")])),
     ];
     for (protocol, request) in requests {
         let mut stranger = TcpStranger::connect(12, server.socket_address());
-        assert_eq!(begin(&mut stranger, protocol), "open", "{protocol}");
+        assert_eq!(begin(&mut stranger, protocol), "open", "{protocol:?}");
         stranger.send(request.as_bytes()).unwrap();
-        stranger.send(b"ready\n").unwrap();
+        stranger.send(b"\"ready\"\n").unwrap();
         let answer = stranger.finish();
-        assert!(answer.contains("error "), "{protocol}: {answer}");
+        assert!(answer.contains("error "), "{protocol:?}: {answer}");
         let received = Count { packets: 2, bytes: stranger.received.bytes };
         // A refusal has one line that names the reason and the cure.
-        assert!(received.bytes <= 600, "{protocol}: {answer}");
+        assert!(received.bytes <= 600, "{protocol:?}: {answer}");
     }
     third.assert_untouched();
     serves_honest_client(&server, &[]);
@@ -75,14 +68,14 @@ fn proof_of_a_token_is_not_relayed() {
     let rogue = TcpListener::bind((address(22), 0)).unwrap();
     let port = rogue.local_addr().unwrap().port().to_string();
     let (at, from) = (address(22).to_string(), format!("udp:{}", address(23)));
-    for protocol in ["roce-bench 3", "roce-ping 2"] {
+    for protocol in [Protocol::Bench, Protocol::Ping] {
         let args = ["ping", "-c", "1", "-d", &from, "-p", &port, &at];
         let holder = Running::start(&args, &TOKEN);
         let mut client = accept(&rogue);
         let first = client.line().unwrap();
         let nonce = first.rsplit(' ').next().unwrap();
         let mut relay = TcpStranger::connect(22, server.socket_address());
-        relay.send(format!("{protocol} {nonce}\n").as_bytes()).unwrap();
+        relay.send(format!("{} {nonce}\n", protocol.magic()).as_bytes()).unwrap();
         let challenge = relay.line().unwrap();
         assert!(challenge.starts_with("challenge "), "{challenge}");
         client.send(format!("{challenge}\n").as_bytes()).unwrap();
@@ -95,8 +88,11 @@ fn proof_of_a_token_is_not_relayed() {
             request += &format!("{line}\n");
         };
         // What the holder asks for, word by word, and something else.
-        let relayed =
-            if protocol == "roce-ping 2" { request } else { plan(third.address, "send bw UD", 1) };
+        let relayed = if protocol == Protocol::Ping {
+            request
+        } else {
+            Bench::new(third.address, "send", "ud").request()
+        };
         relay.send(format!("{relayed}{proof}\n").as_bytes()).unwrap();
         let answer = relay.finish();
         assert!(answer.contains("error the client does not prove the token"), "{answer}");
@@ -131,15 +127,15 @@ fn client_with_a_token_takes_no_server_without_one() {
 fn old_proof_opens_no_second_connection() {
     let server = Server::start(40, &[], &TOKEN);
     let mut stranger = TcpStranger::connect(41, server.socket_address());
-    let first = begin(&mut stranger, "roce-ping 2");
+    let first = begin(&mut stranger, Protocol::Ping);
     let mut again = TcpStranger::connect(41, server.socket_address());
-    let second = begin(&mut again, "roce-ping 2");
+    let second = begin(&mut again, Protocol::Ping);
     assert!(first.starts_with("challenge ") && second.starts_with("challenge "));
     assert_ne!(first, second, "each connection has a nonce of its own");
     for proof in ["proof", &format!("proof {}", "0".repeat(64)), "welcome", "ready"] {
         let mut stranger = TcpStranger::connect(41, server.socket_address());
-        begin(&mut stranger, "roce-ping 2");
-        let hello = format!("prober ::ffff:{} 0x11 0x1\nrate 1\nend\n{proof}\n", address(41));
+        begin(&mut stranger, Protocol::Ping);
+        let hello = format!("{}{proof}\n", ping_request(address(41)));
         stranger.send(hello.as_bytes()).unwrap();
         let answer = stranger.finish();
         assert!(answer.starts_with("error ") && !answer.contains("responder"), "{answer}");
@@ -155,7 +151,7 @@ fn half_open_strangers_keep_no_client_out() {
         .map(|number| {
             let mut stranger = TcpStranger::connect(51 + number % 12, server.socket_address());
             if number % 3 > 0 {
-                let _ = stranger.send(b"roce-bench 3 ");
+                let _ = stranger.send(b"roce-bench 4 ");
             }
             stranger
         })
@@ -169,34 +165,44 @@ fn half_open_strangers_keep_no_client_out() {
 #[test]
 fn lines_and_requests_that_are_too_large_are_refused() {
     let server = Server::start(70, &[], &[]);
-    let long = format!("roce-bench 3 {}\n", "a".repeat(4000));
+    let long = format!("roce-bench 4 {}\n", "a".repeat(4000));
     let mut stranger = TcpStranger::connect(71, server.socket_address());
     let _ = stranger.send(long.as_bytes());
     assert!(stranger.finish().contains("error the client sent a line of more than 512 bytes"));
     let mut stranger = TcpStranger::connect(71, server.socket_address());
-    begin(&mut stranger, "roce-bench 3");
-    let _ = stranger.send(plan(address(71), "send bw RC", 1025).as_bytes());
+    begin(&mut stranger, Protocol::Bench);
+    let many = Bench { qps: 1025, ..Bench::new(address(71), "send", "rc") };
+    let _ = stranger.send(many.request().as_bytes());
     assert!(stranger.finish().contains("error more than 1024 queue pairs"));
     let mut stranger = TcpStranger::connect(71, server.socket_address());
-    begin(&mut stranger, "roce-mesh 2");
-    let targets = format!("target {} 1\n", address(71)).repeat(1025);
-    let _ = stranger.send(format!("probe 1 1 1000 1000\n{targets}end\n").as_bytes());
+    begin(&mut stranger, Protocol::Mesh);
+    let targets = vec![format!("{}:1", address(71)); 1025];
+    let _ = stranger.send(requests::mesh(&targets).as_bytes());
     assert!(stranger.finish().contains("error more than 1024 targets"));
+    let mut stranger = TcpStranger::connect(71, server.socket_address());
+    begin(&mut stranger, Protocol::Mesh);
+    let _ = stranger.send(&vec![b'['; 300 << 10]);
+    let answer = stranger.finish();
+    // A connection that is closed with unread bytes is reset, and takes the answer with it.
+    assert!(answer.contains("more than 262144 bytes") || answer.is_empty(), "{answer}");
+    server.process.wait_for("more than 262144 bytes");
     serves_honest_client(&server, &[]);
 }
 
 /// Opens a run whose queue pairs the connection manager connects. Returns the port and the key.
 fn meet(stranger: &mut TcpStranger, own: Ipv4Addr) -> (u16, Vec<u8>) {
-    assert_eq!(begin(stranger, "roce-bench-cm 3"), "open");
-    stranger.send(plan(own, "write bw RC", 1).as_bytes()).unwrap();
+    assert_eq!(begin(stranger, Protocol::BenchByCm), "open");
+    stranger.send(Bench::new(own, "write", "rc").request().as_bytes()).unwrap();
     loop {
         let line = stranger.line().expect("the server answers");
-        let words: Vec<&str> = line.split(' ').collect();
-        if let ["cm", port, key] = words[..] {
-            let byte = |at: usize| u8::from_str_radix(&key[at..at + 2], 16).unwrap();
-            return (port.parse().unwrap(), (0..32).step_by(2).map(byte).collect());
-        }
         assert!(!line.starts_with("error"), "{line}");
+        let message: Value = serde_json::from_str(&line).unwrap_or_default();
+        let rendezvous = &message["rendezvous"];
+        if let Some(key) = rendezvous["key"].as_array() {
+            let number = |value: &Value| value.as_u64().unwrap();
+            let key = key.iter().map(|byte| u8::try_from(number(byte)).unwrap()).collect();
+            return (u16::try_from(number(&rendezvous["port"])).unwrap(), key);
+        }
     }
 }
 
@@ -248,7 +254,7 @@ fn request_for_a_connection_names_no_third_party() {
                 &management(own, server.address, RTU, &rtu(lie.comm_id, peer)),
             );
         }
-        let _ = control.send(b"ready\n");
+        let _ = control.send(b"\"ready\"\n");
         drop(control);
         udp.drain();
     }
@@ -267,7 +273,7 @@ fn request_for_a_connection_names_no_third_party() {
 #[test]
 fn stranger_does_not_end_a_server_for_one_client() {
     let server = Server::start(90, &["--once"], &[]);
-    for bytes in [&b""[..], b"roce-bench 3 ", b"GET / HTTP/1.1\r\n\r\n", b"0000:000"] {
+    for bytes in [&b""[..], b"roce-bench 4 ", b"GET / HTTP/1.1\r\n\r\n", b"0000:000"] {
         let mut stranger = TcpStranger::connect(91, server.socket_address());
         stranger.send(bytes).unwrap();
         stranger.finish();

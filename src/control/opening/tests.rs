@@ -2,7 +2,7 @@
 
 use super::*;
 
-const PROTOCOLS: [&str; 2] = ["roce-bench 3", "roce-mesh 2"];
+const PROTOCOLS: [&str; 2] = ["roce-bench 4", "roce-mesh 3"];
 const REQUEST: &str = "send 5\nto ::1\nend\n";
 
 fn token(text: &str) -> Token {
@@ -168,9 +168,9 @@ fn first_line_names_a_protocol_and_its_version() {
         ServerOpening::begin(line, &PROTOCOLS, near(), None, Nonce([2; 16])).map(|it| it.0)
     };
     let nonce = Nonce([1; 16]);
-    assert_eq!(begin(&format!("roce-mesh 2 {nonce}")), Ok(1));
+    assert_eq!(begin(&format!("roce-mesh 3 {nonce}")), Ok(1));
     for line in
-        ["roce-bench 2", "roce-bench 3", "roce-bench 3 00", &format!("roce-bench 30 {nonce}"), ""]
+        ["roce-bench 2", "roce-bench 4", "roce-bench 4 00", &format!("roce-bench 40 {nonce}"), ""]
     {
         let error = begin(line).unwrap_err();
         assert!(error.to_string().contains("use the same version of roce"), "{line}: {error}");

@@ -4,7 +4,6 @@ mod args;
 mod bandwidth;
 mod cm;
 pub(crate) mod control;
-mod histogram;
 mod latency;
 pub(crate) mod path;
 pub(crate) mod pingpong;
@@ -25,6 +24,7 @@ use std::sync::atomic::Ordering;
 
 use clap::{Args as ClapArgs, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use roce::control::{Channel, Protocol};
 use roce::device::Context as Nic;
 
 pub(crate) use args::{AnyGidArgs, PORT, ReachArgs, parse_bytes, parse_mtu};
@@ -32,7 +32,6 @@ pub(crate) use session::{ServerOptions, server};
 pub(crate) use token::TokenArgs;
 
 use self::args::TestArgs;
-use self::control::opening::Protocol;
 use self::control::plan::{Extent, Metric, Op, Plan};
 use self::report::{End, Unit};
 use self::session::{ClientOptions, Counts, Observer, Setting, Step};
@@ -108,7 +107,7 @@ fn measure(op: Op, args: &TestArgs) -> anyhow::Result<ExitCode> {
     let nic = &Nic::from(reached.nic);
     let plan = args.plan(op, nic.device())?;
     let server = reached.stream.peer()?;
-    let mut control = tcp::control_of(reached.stream)?;
+    let mut control = Channel::to_server(reached.stream)?;
     let manager = args.connection_manager(nic)?;
     let protocol = if manager.is_some() { Protocol::BenchByCm } else { Protocol::Bench };
     let options = ClientOptions {

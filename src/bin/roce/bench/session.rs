@@ -6,16 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, ensure};
 use indicatif::ProgressBar;
 use roce::connect::ConnectionManager;
-use roce::control::Token;
+use roce::control::{Channel, Protocol, Token};
 use roce::device::{Context as Nic, Device};
 use roce::verbs::Mtu;
 use roce::wire::Gid;
 
 use super::bandwidth::{self, Outcome};
 use super::cm;
-use super::control::Control;
-use super::control::messages::{self, Counted, Reach, Seen};
-use super::control::opening::{Protocol, introduce};
+use super::control::messages::{self, Answer, Counted, Hello, Message, Reach, Seen};
 use super::control::plan::{Connection, Metric, Op, Plan};
 use super::control::rendezvous::Rendezvous;
 use super::latency::{self, Summary};
@@ -142,21 +140,21 @@ pub(crate) struct ClientOptions<'a> {
 /// Runs the client's side. What was measured before an error, the observer knows.
 pub(crate) fn client(
     nic: &Nic,
-    control: &mut Control,
+    control: &mut Channel,
     plan: &Plan,
     options: ClientOptions<'_>,
     observer: &mut dyn Observer,
 ) -> anyhow::Result<Counts> {
     let done = run_client(nic, control, plan, options, observer);
     if let Err(error) = &done {
-        control.send_error(error);
+        control.send_error(&format_args!("{error:#}"));
     }
     done
 }
 
 fn run_client(
     nic: &Nic,
-    control: &mut Control,
+    control: &mut Channel,
     plan: &Plan,
     options: ClientOptions<'_>,
     observer: &mut dyn Observer,
@@ -164,8 +162,9 @@ fn run_client(
     let before = counted(nic.device());
     let mut side = Side::new(nic, plan, options.gid_index)?;
     let own = side.reach();
-    introduce(control, options.protocol, options.token, &messages::hello(plan, &own))?;
-    let (mtu, peer) = messages::read_answer(control, plan)?;
+    let hello = Hello { plan: plan.clone(), client: own.clone() };
+    control.open(options.protocol, options.token, &hello)?;
+    let Answer { mtu, server: peer } = Answer::receive(control, plan)?;
     path::check_responder(peer.address(), options.server, options.any_gid)?;
     if let Some(wanted) = options.mtu {
         ensure!(mtu == wanted, "-m: the server can do an MTU of {mtu}, not {wanted}");
@@ -174,7 +173,7 @@ fn run_client(
     match options.manager {
         None => side.set_mtu(mtu)?,
         Some(manager) => {
-            let (rendezvous, server) = (Rendezvous::read(control)?, peer.address());
+            let (rendezvous, server) = (Rendezvous::receive(control)?, peer.address());
             side.connect_with(&peer, |q, qp| cm::connect(manager, server, rendezvous, (q, qp)))?;
         }
     }
@@ -194,23 +193,23 @@ fn run_client(
             break;
         }
         side.prepare()?;
-        control.send("ready\n")?;
-        control.expect("ready")?;
+        control.send(&Message::Ready)?;
+        messages::expect_ready(control)?;
         let bar = observer.bar(side.plan(), size);
         let (step, result) = step(&mut side, control, &bar, size, Role::Client, options.interrupt);
         bar.finish_and_clear();
         observer.step(side.plan(), &step)?;
         result?;
     }
-    control.send("bye\n")?;
-    let peer = messages::read_counters(control).context("at the end")?;
+    control.send(&Message::Bye)?;
+    let peer = messages::receive_counters(control).context("at the end")?;
     Ok(Counts { own: since(&before, counted(nic.device())), peer })
 }
 
 /// Runs the server's side with a client whose plan was admitted.
 pub(crate) fn server(
     nic: &Nic,
-    control: &mut Control,
+    control: &mut Channel,
     plan: &Plan,
     peer: Reach,
     options: ServerOptions<'_>,
@@ -233,13 +232,14 @@ pub(crate) struct ServerOptions<'a> {
 /// Serves a client; `meddle` may change the memory of this side before anything is measured.
 pub(crate) fn server_with(
     nic: &Nic,
-    control: &mut Control,
+    control: &mut Channel,
     plan: &Plan,
     peer: Reach,
     options: ServerOptions<'_>,
     meddle: impl Fn(&Side),
 ) -> anyhow::Result<()> {
     static NEVER: AtomicBool = AtomicBool::new(false);
+    const NEXT: &str = "ready or bye";
     let before = counted(nic.device());
     let mut plan = plan.clone();
     plan.mtu = plan.mtu.min(nic.query_port()?.active_mtu);
@@ -250,29 +250,35 @@ pub(crate) fn server_with(
     match options.manager {
         None => {
             side.connect(&peer)?;
-            control.send(&messages::answer(plan.mtu, &own))?;
+            control.send(&Message::Answer(Answer { mtu: plan.mtu, server: own }))?;
         }
         Some(manager) => {
             let waiting = cm::Waiting::listen(manager, own.address())?;
-            control.send(&messages::answer(plan.mtu, &own))?;
-            control.send(&waiting.rendezvous().to_line())?;
+            control.send(&Message::Answer(Answer { mtu: plan.mtu, server: own }))?;
+            control.send(&Message::Rendezvous(waiting.rendezvous()))?;
             let client = (!options.any_gid).then_some(options.client);
             side.connect_with(&peer, |q, qp| waiting.accept(client, q, qp))?;
         }
     }
     side.begin(peer)?;
+    let end = |control: &mut Channel| -> anyhow::Result<()> {
+        Ok(control.send(&Message::Counters(since(&before, counted(nic.device()))))?)
+    };
     for &size in &plan.sizes {
         side.prepare()?;
         meddle(&side);
-        if control.expect_one_of(&["ready", "bye"])? == "bye" {
-            return messages::send_counters(control, &since(&before, counted(nic.device())));
+        match messages::receive(control, NEXT)? {
+            Message::Ready => control.send(&Message::Ready)?,
+            Message::Bye => return end(control),
+            other => return Err(control.unexpected(&other, NEXT).into()),
         }
-        control.send("ready\n")?;
         let bar = ProgressBar::hidden();
         step(&mut side, control, &bar, size, Role::Server, &NEVER).1?;
     }
-    control.expect("bye")?;
-    messages::send_counters(control, &since(&before, counted(nic.device())))
+    match messages::receive(control, "bye")? {
+        Message::Bye => end(control),
+        other => Err(control.unexpected(&other, "bye").into()),
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -284,7 +290,7 @@ enum Role {
 /// Measures with one size. An error comes with what was measured until then.
 fn step(
     side: &mut Side,
-    control: &mut Control,
+    control: &mut Channel,
     bar: &ProgressBar,
     size: u32,
     role: Role,
@@ -304,14 +310,14 @@ fn step(
 fn fill(
     step: &mut Step,
     side: &mut Side,
-    control: &mut Control,
+    control: &mut Channel,
     bar: &ProgressBar,
     role: Role,
     interrupt: &AtomicBool,
 ) -> anyhow::Result<()> {
     let size = step.size;
     let before = Traffic::of(side);
-    let mut watch = Watch::begin(control, bar, side.plan().extent, interrupt)?;
+    let mut watch = Watch::begin(control, bar, side.plan().extent, interrupt);
     let (metric, op) = (side.plan().metric, side.plan().op);
     match (metric, role) {
         (Metric::Bw, _) => {
@@ -328,7 +334,7 @@ fn fill(
         }
         (Metric::Lat, Role::Server) => step.outcome = latency::answer(side, &mut watch, size)?,
     }
-    let control = watch.end()?;
+    let control = watch.end();
     let varied = metric == Metric::Lat && op == Op::Write;
     let (sent, came) = (step.outcome.own.messages, step.outcome.peer.messages);
     let seen = &mut step.outcome.seen;
@@ -341,8 +347,8 @@ fn fill(
         }
     }
     seen.wrong += side.mistakes(size, sent, came, varied)?;
-    control.send(&seen.to_line())?;
-    step.peer_saw = Some(Seen::read(control)?);
+    control.send(&Message::Result(*seen))?;
+    step.peer_saw = Some(Seen::receive(control)?);
     Ok(())
 }
 

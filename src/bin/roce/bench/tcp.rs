@@ -7,8 +7,6 @@ use anyhow::Context;
 use roce::control::limits::CONNECT_WAIT;
 use roce::control::{Tcp, tcp};
 
-use super::control::Control;
-
 /// Connects to a server, from `source` if this host has that address. `command` starts such a
 /// server.
 pub(crate) fn connect(
@@ -20,12 +18,6 @@ pub(crate) fn connect(
         format!("cannot connect to {server}; is a server ({command}) running there?")
     })?;
     Ok(Tcp::new(stream, None)?)
-}
-
-/// Returns the client's side of a control connection.
-pub(crate) fn control_of(stream: Tcp) -> io::Result<Control> {
-    let addresses = stream.addresses_of_client()?;
-    Ok(Control::new(Box::new(stream), addresses, "the server"))
 }
 
 /// Returns the address of this host from which another is reached, without sending anything.

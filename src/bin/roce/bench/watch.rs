@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use indicatif::ProgressBar;
+use roce::control::{Channel, ControlError, Incoming};
 
-use super::control::Control;
-use super::control::messages::{Done, PeerMessage};
+use super::control::messages::{Done, Message, receive};
 use super::control::plan::Extent;
 
 /// Interval at which anything but the traffic is checked.
@@ -25,6 +25,9 @@ const STOP_WAIT: Duration = Duration::from_secs(1);
 /// Time in which the peer must finish once the run is to stop.
 const PEER_STOP_WAIT: Duration = Duration::from_secs(3);
 
+/// Messages that a peer sends in the middle of a run.
+const RUNNING: &str = "stop or done";
+
 /// Number of empty polls after which the thread yields the processor.
 const POLLS_IN_VAIN: u32 = 64;
 
@@ -36,7 +39,7 @@ pub(crate) fn now() -> Instant {
 
 /// Looks after everything beside the traffic while it runs.
 pub(crate) struct Watch<'a> {
-    control: &'a mut Control,
+    control: &'a mut Channel,
     bar: &'a ProgressBar,
     extent: Extent,
     started: Instant,
@@ -55,14 +58,13 @@ pub(crate) struct Watch<'a> {
 impl<'a> Watch<'a> {
     /// Begins a run with a peer that is ready.
     pub(crate) fn begin(
-        control: &'a mut Control,
+        control: &'a mut Channel,
         bar: &'a ProgressBar,
         extent: Extent,
         interrupt: &'a AtomicBool,
-    ) -> anyhow::Result<Self> {
-        control.set_waiting(false)?;
+    ) -> Self {
         let started = now();
-        Ok(Self {
+        Self {
             control,
             bar,
             extent,
@@ -74,7 +76,7 @@ impl<'a> Watch<'a> {
             interrupt,
             stopping: None,
             peer: None,
-        })
+        }
     }
 
     /// Returns the time at which the run began.
@@ -114,7 +116,7 @@ impl<'a> Watch<'a> {
         self.looked = now;
         if now.duration_since(self.told) > ALIVE {
             self.told = now;
-            self.control.send("alive\n")?;
+            self.control.send_alive()?;
         }
         match self.extent {
             Extent::Iterations(_) => self.bar.set_position(messages),
@@ -124,17 +126,20 @@ impl<'a> Watch<'a> {
         }
         // What comes after the peer is done is not for this.
         while self.peer.is_none() {
-            let Some(line) = self.control.try_line()? else { break };
-            self.heard = now;
-            match PeerMessage::parse(&line)? {
-                PeerMessage::Alive => {}
-                PeerMessage::Stop => self.stopping = self.stopping.or(Some(now)),
-                PeerMessage::Done(done) => self.peer = Some(done),
+            match self.control.try_receive(RUNNING)? {
+                Incoming::Nothing => break,
+                Incoming::Alive => {}
+                Incoming::Message(Message::Stop) => self.stopping = self.stopping.or(Some(now)),
+                Incoming::Message(Message::Done(done)) => self.peer = Some(done),
+                Incoming::Message(other) => {
+                    return Err(self.control.unexpected(&other, RUNNING).into());
+                }
             }
+            self.heard = now;
         }
         if self.stopping.is_none() && self.interrupt.load(Ordering::SeqCst) {
             self.stopping = Some(now);
-            self.control.send("stop\n")?;
+            self.control.send(&Message::Stop)?;
         }
         let silent = self.peer.is_none() && now.duration_since(self.heard) > SILENCE;
         ensure!(!silent, "the other side has sent nothing for {} seconds", SILENCE.as_secs());
@@ -154,30 +159,29 @@ impl<'a> Watch<'a> {
     }
 
     /// Tells the peer that one is done.
-    pub(crate) fn tell(&mut self, done: Done) -> anyhow::Result<()> {
-        self.control.send(&done.to_line())
+    pub(crate) fn tell(&mut self, done: Done) -> Result<(), ControlError> {
+        self.control.send(&Message::Done(done))
     }
 
     /// Waits until the peer is done.
-    pub(crate) fn wait_for_peer(&mut self) -> anyhow::Result<Done> {
+    pub(crate) fn wait_for_peer(&mut self) -> Result<Done, ControlError> {
         if let Some(done) = self.peer {
             return Ok(done);
         }
-        self.control.set_waiting(true)?;
         loop {
-            match PeerMessage::parse(&self.control.line()?)? {
-                PeerMessage::Alive | PeerMessage::Stop => {}
-                PeerMessage::Done(done) => {
+            match receive(self.control, RUNNING)? {
+                Message::Stop => {}
+                Message::Done(done) => {
                     self.peer = Some(done);
                     return Ok(done);
                 }
+                other => return Err(self.control.unexpected(&other, RUNNING)),
             }
         }
     }
 
     /// Ends a run; the connection is for other things again.
-    pub(crate) fn end(self) -> anyhow::Result<&'a mut Control> {
-        self.control.set_waiting(true)?;
-        Ok(self.control)
+    pub(crate) fn end(self) -> &'a mut Channel {
+        self.control
     }
 }

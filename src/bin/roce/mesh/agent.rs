@@ -8,16 +8,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use roce::control::{Tcp, Token, tcp};
+use roce::control::limits::LINE_WAIT;
+use roce::control::{Channel, Tcp, Token, tcp};
 use roce::device::Context as Nic;
 use roce::ping::{Address, Event, PathStats, Pinger, ProbeQp, ProberConfig, Role, random_id};
 
-use crate::bench::control::Control;
-use crate::bench::control::mesh::{AT_ONCE, OPEN_WAIT, Task, TaskResult};
+use crate::bench::control::mesh::{AT_ONCE, Message, OPEN_WAIT, Task, TaskResult};
 use crate::bench::control::messages::address_of;
-use crate::bench::control::probe::Hello;
+use crate::bench::control::probe::{Goodbye, Hello};
 use crate::bench::path::{check_addresses, is_this_host};
-use crate::bench::tcp::control_of;
 use crate::bench::watch::now;
 use crate::output::counted;
 use crate::ping::{ResponderRequest, ask, rate_of};
@@ -28,7 +27,7 @@ const ALIVE: Duration = Duration::from_secs(1);
 /// A target that has agreed to be probed, as long as its control connection lasts.
 struct Target {
     index: usize,
-    control: Control,
+    control: Channel,
     address: Address,
 }
 
@@ -46,7 +45,7 @@ pub(crate) fn serve(
     gid_index: u8,
     conditions: Conditions,
     task: &Task,
-    control: &mut Control,
+    control: &mut Channel,
 ) -> anyhow::Result<String> {
     let qp = ProbeQp::new(nic, gid_index, Role::Prober).context("cannot create a prober")?;
     let mut result = TaskResult::default();
@@ -56,10 +55,13 @@ pub(crate) fn serve(
     let mut targets = open_all(task, &request, &mut result, control)?;
     probe(qp, task, &targets, &mut result, control)?;
     for target in &mut targets {
-        let _ = target.control.send("bye\n");
+        let _ = target.control.send(&Goodbye::Bye);
     }
-    control.send(&result.to_lines())?;
-    control.expect("bye")?;
+    result.send(control)?;
+    match control.receive(LINE_WAIT, "bye")? {
+        Message::Bye => {}
+        other => return Err(control.unexpected(&other, "bye").into()),
+    }
     let (count, failed) = (targets.len(), result.failed.len());
     let failed = if failed > 0 { format!(", {failed} not reached") } else { String::new() };
     let (servers, paths) = (counted(count as u64, "server"), counted(task.paths as u64, "path"));
@@ -72,7 +74,7 @@ fn open_all(
     task: &Task,
     request: &ResponderRequest,
     result: &mut TaskResult,
-    control: &mut Control,
+    control: &mut Channel,
 ) -> anyhow::Result<Vec<Target>> {
     let (mut targets, mut failed) = (Vec::new(), Vec::new());
     let (next, count) = (AtomicUsize::new(0), task.targets.len());
@@ -93,7 +95,7 @@ fn open_all(
         }
         drop(sender);
         let mut told = now();
-        control.send("alive\n")?;
+        control.send_alive()?;
         loop {
             match opened.recv_timeout(ALIVE) {
                 Ok((index, Ok((control, address)))) => {
@@ -104,7 +106,7 @@ fn open_all(
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
             if told.elapsed() >= ALIVE {
-                let sent = control.send("alive\n").context("the client is gone");
+                let sent = control.send_alive().context("the client is gone");
                 // The threads end with the target that they are at.
                 sent.inspect_err(|_| next.store(count, Ordering::Relaxed))?;
                 told = now();
@@ -120,11 +122,11 @@ fn target_at(task: &Task, index: usize) -> Option<(usize, SocketAddr)> {
 }
 
 /// Asks a target for a responder. It is sent no probe before it has agreed.
-fn open(to: SocketAddr, request: &ResponderRequest) -> anyhow::Result<(Control, Address)> {
+fn open(to: SocketAddr, request: &ResponderRequest) -> anyhow::Result<(Channel, Address)> {
     let own = address_of(request.hello.prober.gid);
     let stream = tcp::connect(Some(own), to, OPEN_WAIT)
         .with_context(|| format!("cannot connect to {to}; is roce serve running there?"))?;
-    let mut control = control_of(Tcp::new(stream, None)?)?;
+    let mut control = Channel::to_server(Tcp::new(stream, None)?)?;
     let address = ask(&mut control, request)?;
     check_addresses(own, address_of(address.gid), is_this_host(to.ip()))?;
     Ok((control, address))
@@ -136,7 +138,7 @@ fn probe(
     task: &Task,
     targets: &[Target],
     result: &mut TaskResult,
-    control: &mut Control,
+    control: &mut Channel,
 ) -> anyhow::Result<()> {
     let addresses: Vec<Address> = targets.iter().map(|target| target.address).collect();
     let config = ProberConfig::new(random_id()?)
@@ -155,7 +157,7 @@ fn probe(
             stats.add(&ending);
         }
         if told.elapsed() >= ALIVE {
-            control.send("alive\n").context("the client is gone")?;
+            control.send_alive().context("the client is gone")?;
             told = now();
         }
     }

@@ -3,15 +3,13 @@
 use std::thread;
 
 use anyhow::Context;
-use roce::control::{Tcp, Token, tcp};
+use roce::control::{Channel, Protocol, Tcp, Token, tcp};
 use roce::ping::ProberConfig;
 use roce::ping::mesh::{Cell, Failed, Mesh};
 use roce::wire::source_port;
 
 use super::hosts::{Host, Pairs};
-use crate::bench::control::mesh::{OPEN_WAIT, Task, TaskResult};
-use crate::bench::control::opening::{Protocol, introduce};
-use crate::bench::tcp::control_of;
+use crate::bench::control::mesh::{Message, OPEN_WAIT, Task, TaskResult};
 
 /// The stack of a thread that waits for a host.
 const STACK_BYTES: usize = 256 << 10;
@@ -90,9 +88,9 @@ fn ask(host: &Host, task: &Task, token: Option<&Token>) -> anyhow::Result<TaskRe
     let stream = tcp::connect(None, host.at, OPEN_WAIT)
         .with_context(|| format!("cannot connect to {}; is roce serve running there?", host.at))?;
     // A host that says that it is alive, and nothing else, is given up as well.
-    let mut control = control_of(Tcp::new(stream, Some(task.time_limit()))?)?;
-    introduce(&mut control, Protocol::Mesh, token, &task.to_lines())?;
-    let result = TaskResult::read(&mut control, task)?;
-    control.send("bye\n")?;
+    let mut control = Channel::to_server(Tcp::new(stream, Some(task.time_limit()))?)?;
+    control.open(Protocol::Mesh, token, task)?;
+    let result = TaskResult::receive(&mut control, task)?;
+    control.send(&Message::Bye)?;
     Ok(result)
 }

@@ -6,15 +6,12 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use roce::control::limits::ANSWER_WAIT;
-use roce::control::{Tcp, Token};
+use roce::control::{Channel, Incoming, Protocol, Tcp, Token};
 use roce::ping::Address;
 use roce::ping::limits::RATE_MAX;
 
-use crate::bench::control::Control;
 use crate::bench::control::messages::address_of;
-use crate::bench::control::opening::{Protocol, introduce};
-use crate::bench::control::probe::{Hello, Welcome};
+use crate::bench::control::probe::{Goodbye, Hello, Welcome};
 use crate::bench::path::check_responder;
 use crate::bench::tcp;
 use crate::bench::watch::now;
@@ -41,12 +38,10 @@ pub(crate) struct ResponderRequest {
 }
 
 /// Asks a server for a responder.
-pub(crate) fn ask(control: &mut Control, request: &ResponderRequest) -> anyhow::Result<Address> {
+pub(crate) fn ask(control: &mut Channel, request: &ResponderRequest) -> anyhow::Result<Address> {
     let ResponderRequest { token, hello, any_gid } = request;
-    introduce(control, Protocol::Ping, token.as_ref(), &hello.to_lines())?;
-    control.wait_in_all(ANSWER_WAIT)?;
-    let responder = Welcome::read(control)?.responder;
-    control.wait_per_line()?;
+    control.open(Protocol::Ping, token.as_ref(), hello)?;
+    let responder = Welcome::receive(control)?.responder;
     let server = control.addresses().server.ip().to_canonical();
     check_responder(address_of(responder.gid), server, *any_gid)?;
     Ok(responder)
@@ -54,7 +49,7 @@ pub(crate) fn ask(control: &mut Control, request: &ResponderRequest) -> anyhow::
 
 /// The connection, or the attempt to make one.
 enum State {
-    Connected(Box<Control>),
+    Connected(Box<Channel>),
     Connecting(Receiver<anyhow::Result<Tcp>>),
     Waiting,
 }
@@ -72,9 +67,8 @@ impl Session {
     /// Asks a server for a responder over a connection to it.
     pub(super) fn open(stream: Tcp, request: ResponderRequest) -> anyhow::Result<(Self, Address)> {
         let (server, source) = (stream.peer_address()?, stream.local()?);
-        let mut control = tcp::control_of(stream)?;
+        let mut control = Channel::to_server(stream)?;
         let target = ask(&mut control, &request)?;
-        control.set_waiting(false)?;
         let state = State::Connected(Box::new(control));
         Ok((Self { state, request, server, source, checked: now() }, target))
     }
@@ -87,9 +81,10 @@ impl Session {
         self.checked = now();
         match &mut self.state {
             State::Connected(control) => {
-                if let Err(error) = control.try_line() {
+                let heard: Result<Incoming<Goodbye>, _> = control.try_receive("nothing");
+                if let Err(error) = heard {
                     remark(&format!(
-                        "the server is gone ({error:#}); probes are lost until it is back"
+                        "the server is gone ({error}); probes are lost until it is back"
                     ));
                     self.state = State::Waiting;
                 }
@@ -130,7 +125,7 @@ impl Session {
     /// Tells the server that nothing more comes.
     pub(super) fn close(&mut self) {
         if let State::Connected(control) = &mut self.state {
-            let _ = control.send("bye\n");
+            let _ = control.send(&Goodbye::Bye);
         }
     }
 }

@@ -7,23 +7,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use roce::control::channel::error_line;
 use roce::control::limits::HELLO_WAIT;
-use roce::control::{ServerOpening, Tcp, Ticket, Use};
+use roce::control::{Channel, Tcp, Ticket, Use};
 use roce::ping::QP_MEMORY;
 
 use super::nics::Served;
 use super::offer::Offer;
 use super::{Server, probes};
-use crate::bench::control::Control;
 use crate::bench::control::admission::admit;
-use crate::bench::control::lines::error_line;
 use crate::bench::control::mesh::Task;
-use crate::bench::control::messages::{Reach, address_of, read_hello};
+use crate::bench::control::messages::{self, address_of};
 use crate::bench::control::offer::Wish;
-use crate::bench::control::opening::{self, Protocol};
 use crate::bench::control::pingpong_message::{MESSAGE_BYTES, from_message, is_message};
 use crate::bench::control::plan::{Connection, Plan};
-use crate::bench::control::probe::Hello;
+use crate::bench::control::probe;
+use crate::bench::control::request::Request;
 use crate::bench::path::{check_addresses, is_this_host};
 use crate::bench::pingpong::{self, ServerLimits};
 use crate::bench::{self, ServerOptions};
@@ -65,7 +64,7 @@ impl Server {
     /// Tells a client that it cannot be served.
     pub(super) fn refuse(&self, mut stream: &TcpStream, error: &anyhow::Error) {
         let _ = stream.set_nonblocking(true);
-        let _ = stream.write_all(error_line(error).as_bytes());
+        let _ = stream.write_all(error_line(&format_args!("{error:#}")).as_bytes());
     }
 
     /// Serves one client, and says what became of it.
@@ -101,12 +100,11 @@ impl Server {
                 start.escape_ascii()
             );
         }
-        let (local, addresses) = (stream.local()?, stream.addresses_of_server()?);
-        let mut control =
-            Control::new(Box::new(stream), addresses, "the client").with_pending(&start);
+        let local = stream.local()?;
+        let mut control = Channel::to_client(stream)?.with_pending(&start);
         let done = self.welcome(&mut control, client, local, ticket);
         if let Err(error) = &done {
-            control.send_error(error);
+            control.send_error(&format_args!("{error:#}"));
         }
         done
     }
@@ -114,54 +112,31 @@ impl Server {
     /// Welcomes a client, and serves it what it asks for.
     fn welcome(
         &self,
-        control: &mut Control,
+        control: &mut Channel,
         client: IpAddr,
         local: IpAddr,
         ticket: &mut Ticket,
     ) -> anyhow::Result<String> {
-        let (protocol, opening) = opening::begin(control, self.token.as_ref())?;
-        match protocol {
-            Protocol::Bench | Protocol::BenchByCm => {
-                let by_cm = protocol == Protocol::BenchByCm;
-                let hello = read_hello(control)?;
-                Self::open(control, opening, ticket)?;
-                self.bench(control, hello, (client, local), ticket, by_cm)
-            }
-            Protocol::Offer => {
-                let wish = Wish::read(control)?;
-                Self::open(control, opening, ticket)?;
-                self.offer(control, &wish, (client, local), ticket)
-            }
-            Protocol::Ping => {
-                let hello = Hello::read(control)?;
-                Self::open(control, opening, ticket)?;
-                self.ping(control, hello, (client, local), ticket)
-            }
-            Protocol::Mesh => {
-                let task = Task::read(control)?;
-                Self::open(control, opening, ticket)?;
-                self.mesh(control, &task, local, ticket)
-            }
-        }
-    }
-
-    /// Takes in a client whose request was read. Nothing is made for it before.
-    fn open(
-        control: &mut Control,
-        opening: ServerOpening<'_>,
-        ticket: &Ticket,
-    ) -> anyhow::Result<()> {
-        opening::welcome(control, opening)?;
+        let applicant = Request::read(control, self.token.as_ref())?;
+        let request = control.welcome(applicant)?;
+        // Nothing is made for a client before.
         ticket.welcome();
-        Ok(())
+        let addresses = (client, local);
+        match request {
+            Request::Bench(hello) => self.bench(control, hello, addresses, ticket, false),
+            Request::BenchByCm(hello) => self.bench(control, hello, addresses, ticket, true),
+            Request::Offer(wish) => self.offer(control, &wish, addresses, ticket),
+            Request::Ping(hello) => self.ping(control, hello, addresses, ticket),
+            Request::Mesh(task) => self.mesh(control, &task, local, ticket),
+        }
     }
 
     /// Serves a client of roce bench: nothing is given to it before it is welcome, admitted, and
     /// where it says it is.
     fn bench(
         &self,
-        control: &mut Control,
-        (plan, peer): (Plan, Reach),
+        control: &mut Channel,
+        messages::Hello { plan, client: peer }: messages::Hello,
         (client, local): (IpAddr, IpAddr),
         ticket: &mut Ticket,
         by_cm: bool,
@@ -189,7 +164,7 @@ impl Server {
     /// Serves a client that wants a queue pair and memory, under the same conditions.
     fn offer(
         &self,
-        control: &mut Control,
+        control: &mut Channel,
         wish: &Wish,
         (client, local): (IpAddr, IpAddr),
         ticket: &mut Ticket,
@@ -209,8 +184,8 @@ impl Server {
     /// Serves a client that probes, under the same conditions.
     fn ping(
         &self,
-        control: &mut Control,
-        hello: Hello,
+        control: &mut Channel,
+        hello: probe::Hello,
         (client, local): (IpAddr, IpAddr),
         ticket: &mut Ticket,
     ) -> anyhow::Result<String> {
@@ -228,7 +203,7 @@ impl Server {
     /// directs traffic at them.
     fn mesh(
         &self,
-        control: &mut Control,
+        control: &mut Channel,
         task: &Task,
         local: IpAddr,
         ticket: &mut Ticket,

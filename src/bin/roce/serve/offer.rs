@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use roce::control::Channel;
+use roce::control::limits::LINE_WAIT;
 use roce::device::{AnyQp, Context as Nic, Cq, Mr, Pd};
 use roce::memory::Buffer;
 use roce::verbs::{Access, Connect, Endpoint, Mtu, QpCap, RecvWr, Wc, WrId};
 use sha2::{Digest, Sha256};
 
-use crate::bench::control::Control;
-use crate::bench::control::offer::{Area, Command, Grant, Wish};
+use crate::bench::control::offer::{Area, Command, Grant, Report, Wish};
 use crate::bench::control::plan::Connection;
 use crate::output::counted;
 
@@ -63,29 +64,29 @@ impl Offer {
 
     /// Tells the client what it has, and does what it asks for until it says goodbye. Returns what
     /// it had, in words.
-    pub(super) fn serve(mut self, control: &mut Control, wish: &Wish) -> anyhow::Result<String> {
+    pub(super) fn serve(mut self, control: &mut Channel, wish: &Wish) -> anyhow::Result<String> {
         let regions = self.regions.iter().map(|mr| (mr.addr(), mr.rkey()));
         let qkey = Connect::default().qkey;
         let grant = Grant { mtu: self.mtu, qp: self.own, qkey, regions: regions.collect() };
-        control.send(&grant.to_lines())?;
+        control.send(&grant)?;
         loop {
-            match Command::parse(&control.line()?)? {
+            match control.receive(LINE_WAIT, "a command")? {
                 Command::Fill { area, offset, bytes } => {
                     let buffer = self.area(area)?;
                     buffer.write(usize::try_from(offset)?, &bytes).context("'fill'")?;
                 }
                 Command::Digest { area, offset, length } => {
                     let digest = digest(self.area(area)?, offset, length)?;
-                    control.send(&format!("digest {digest}\n"))?;
+                    control.send(&Report::Digest(digest))?;
                 }
                 Command::Received => {
                     let received = self.count_received(wish.receives.into());
-                    control.send(&format!("received {received}\n"))?;
+                    control.send(&Report::Received(received))?;
                 }
                 Command::State => {
                     let state = self.qp.state();
                     let state = state.map_or_else(|| "none".to_owned(), |state| state.to_string());
-                    control.send(&format!("state {state}\n"))?;
+                    control.send(&Report::State(state))?;
                 }
                 Command::Bye => break,
             }

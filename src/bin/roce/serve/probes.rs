@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use roce::control::{Channel, Incoming};
 use roce::device::Context as Nic;
 use roce::ping::{Answerer, ProbeQp, ResponderConfig, Role, random_id};
 
-use crate::bench::control::Control;
-use crate::bench::control::probe::{Hello, Welcome};
+use crate::bench::control::probe::{Goodbye, Hello, Welcome};
 use crate::output::counted;
 
 /// Interval at which it is checked that the client is still there.
@@ -21,7 +21,7 @@ pub(super) fn answer(
     nic: &Nic,
     gid_index: u8,
     hello: Hello,
-    control: &mut Control,
+    control: &mut Channel,
 ) -> anyhow::Result<String> {
     let qp = ProbeQp::new(nic, gid_index, Role::Responder).context("cannot create a responder")?;
     let welcome = Welcome { responder: qp.address(), instance: random_id()? };
@@ -30,14 +30,12 @@ pub(super) fn answer(
     let config = ResponderConfig::new(welcome.instance, hello.prober.source());
     let config = config.rate(hello.rate.saturating_mul(2), burst);
     let mut answerer = Answerer::with_config(qp, config, hello.prober);
-    control.send(&welcome.to_lines())?;
-    control.set_waiting(false)?;
+    control.send(&welcome)?;
     let ended = loop {
         answerer.run(ROUND, |_| false)?;
-        match control.try_line() {
-            Ok(None) => {}
-            Ok(Some(line)) if line == "alive" => {}
-            Ok(Some(_)) => break String::new(),
+        match control.try_receive("bye") {
+            Ok(Incoming::Nothing | Incoming::Alive) => {}
+            Ok(Incoming::Message(Goodbye::Bye)) => break String::new(),
             Err(error) => break format!(" ({error:#})"),
         }
     };

@@ -1,28 +1,25 @@
 //! A mesh: a client asks a server to probe other servers, and gets what became of the probes.
 //!
-//! Lines as in the protocol of `roce bench`:
-//!
-//! 1. The client sends a [`Task`]: `probe PATHS COUNT INTERVAL TIMEOUT` with the times in
-//!    microseconds, a line `target ADDRESS PORT` for each server to be probed, and `end`.
-//! 2. The server probes them, sends `alive` meanwhile, and then a [`Result`](TaskResult): lines
-//!    `failed TARGET REASON`, `cell TARGET LABEL …`, `times TARGET LABEL KIND RANGE:COUNT …`, and
+//! 1. The client's request is a [`Task`].
+//! 2. The server probes the targets, says meanwhile that it is alive, and sends its
+//!    [results](TaskResult): a [`Message`] for each target that failed and for each path, and
 //!    `end`.
 //! 3. The client sends `bye`.
 //!
 //! Only clients that know the token of a server may ask it, because it sends to others then; and a
 //! target is sent no probe before it has agreed over a TCP connection, as for `roce ping`.
 
-use std::fmt::Write as _;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
-use roce::control::limits::{ANSWER_WAIT, LINE_MAX};
+use anyhow::{bail, ensure};
+use roce::control::Channel;
+use roce::control::limits::{ANSWER_WAIT, LINE_WAIT, REASON_MAX};
+use roce::control::text::printable;
+use roce::histogram::Histogram;
+use roce::ping::PathStats;
 use roce::ping::limits::{INTERVAL_MIN, PATHS_MAX, TIMEOUT_MAX};
-use roce::ping::{Histogram, PathStats};
-
-use super::lines::Control;
-use super::messages::number;
+use serde::{Deserialize, Serialize};
 
 /// Maximum number of targets of one server.
 pub(crate) const TARGETS_MAX: usize = 1024;
@@ -46,13 +43,16 @@ pub(crate) const OPEN_WAIT: Duration = Duration::from_secs(5);
 const SLACK: Duration = Duration::from_secs(10);
 
 /// Probes that a server is to send.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Task {
     pub(crate) paths: usize,
     /// Probes on each path.
     pub(crate) count: u64,
-    /// Time between two probes to a target.
+    /// Time between two probes to a target, in microseconds.
+    #[serde(with = "micros")]
     pub(crate) interval: Duration,
+    #[serde(with = "micros")]
     pub(crate) timeout: Duration,
     pub(crate) targets: Vec<SocketAddr>,
 }
@@ -63,7 +63,11 @@ impl Task {
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         ensure!((1..=PATHS_MAX).contains(&self.paths), "1 to {PATHS_MAX} paths");
         ensure!((1..=COUNT_MAX).contains(&self.count), "1 to {COUNT_MAX} probes on a path");
-        ensure!(self.targets.len() <= TARGETS_MAX, "at most {TARGETS_MAX} targets");
+        ensure!(self.targets.len() <= TARGETS_MAX, "more than {TARGETS_MAX} targets");
+        let is_host = |ip: std::net::IpAddr| !ip.is_multicast() && !ip.is_unspecified();
+        if let Some(other) = self.targets.iter().find(|target| !is_host(target.ip())) {
+            bail!("'{}' is no address of a host", other.ip());
+        }
         ensure!(self.interval >= INTERVAL_MIN, "an interval of at least {INTERVAL_MIN:?}");
         ensure!(self.timeout <= TIMEOUT_MAX, "a timeout of at most {TIMEOUT_MAX:?}");
         let rate = self.targets.len() as f64 / self.interval.as_secs_f64();
@@ -84,53 +88,56 @@ impl Task {
         let probing = self.interval.saturating_mul(probes).saturating_add(self.timeout);
         opening.saturating_add(probing).saturating_add(SLACK)
     }
+}
 
-    /// Returns the lines of the message.
-    pub(crate) fn to_lines(&self) -> String {
-        let (interval, timeout) = (self.interval.as_micros(), self.timeout.as_micros());
-        let mut text = format!("probe {} {} {interval} {timeout}\n", self.paths, self.count);
-        for target in &self.targets {
-            let _ = writeln!(text, "target {} {}", target.ip(), target.port());
-        }
-        text.push_str("end\n");
-        text
+/// Whole microseconds in messages.
+mod micros {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
     }
 
-    /// Receives the task of a client.
-    pub(crate) fn read(control: &mut Control) -> anyhow::Result<Self> {
-        let words = control.expect("probe")?;
-        let [paths, count, interval, timeout] = words.split(' ').collect::<Vec<_>>()[..] else {
-            bail!("'probe {words}' has not four numbers");
-        };
-        let micros = |word| number(word).map(Duration::from_micros);
-        let mut task = Self {
-            paths: number(paths)?,
-            count: number(count)?,
-            interval: micros(interval)?,
-            timeout: micros(timeout)?,
-            targets: Vec::new(),
-        };
-        loop {
-            let line = control.line()?;
-            match line.split(' ').collect::<Vec<_>>()[..] {
-                ["end"] => break,
-                ["target", address, port] => {
-                    let ip: IpAddr =
-                        address.parse().with_context(|| format!("'{address}' is no address"))?;
-                    ensure!(
-                        !ip.is_multicast() && !ip.is_unspecified(),
-                        "'{address}' is no address of a host"
-                    );
-                    task.targets.push(SocketAddr::new(ip, number(port)?));
-                }
-                _ => bail!("'{line}' instead of a target"),
-            }
-            ensure!(task.targets.len() <= TARGETS_MAX, "more than {TARGETS_MAX} targets");
-        }
-        task.check()?;
-        Ok(task)
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_micros)
     }
 }
+
+/// A message after the opening.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Message {
+    /// A target that could not be probed, and the reason.
+    Failed { target: usize, reason: String },
+    /// Statistics of a path.
+    Path(Path),
+    /// Nothing more comes of the server.
+    End,
+    /// The client is done.
+    Bye,
+}
+
+/// Statistics of a path to a target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Path {
+    target: usize,
+    path: usize,
+    answered: u64,
+    lost: u64,
+    lost_after_arrival: u64,
+    untimed: u64,
+    implausible: u64,
+    not_sent: u64,
+    network: Times,
+    prober: Times,
+    responder: Times,
+}
+
+/// Times by range, as in a [`Histogram`]: number of the range, and count.
+type Times = Vec<(u16, u64)>;
 
 /// Results of the probes of a task.
 #[derive(Clone, Debug, Default)]
@@ -141,126 +148,88 @@ pub(crate) struct TaskResult {
     pub(crate) cells: Vec<(usize, usize, PathStats)>,
 }
 
-/// The times of a path, by name.
-type Times = (&'static str, fn(&mut PathStats) -> &mut Histogram);
-
-const TIMES: [Times; 3] = [
-    ("network", |stats| &mut stats.network),
-    ("prober", |stats| &mut stats.prober),
-    ("responder", |stats| &mut stats.responder),
-];
-
 impl TaskResult {
-    /// Returns the lines of the message.
-    pub(crate) fn to_lines(&self) -> String {
-        let mut text = String::new();
+    /// Sends all results.
+    pub(crate) fn send(&self, control: &mut Channel) -> anyhow::Result<()> {
         for (target, reason) in &self.failed {
-            let reason: String =
-                reason.chars().filter(|c| matches!(c, ' '..='~')).take(LINE_MAX / 2).collect();
-            let _ = writeln!(text, "failed {target} {reason}");
+            let reason = printable(reason, REASON_MAX);
+            control.send(&Message::Failed { target: *target, reason })?;
         }
         for (target, path, stats) in &self.cells {
-            let PathStats {
-                answered,
-                lost,
-                lost_after_arrival,
-                untimed,
-                implausible,
-                not_sent,
-                ..
-            } = stats;
-            let _ = writeln!(
-                text,
-                "cell {target} {path} {answered} {lost} {lost_after_arrival} {untimed} {implausible} {not_sent}"
-            );
-            let mut stats = stats.clone();
-            for (name, times) in TIMES {
-                write_times(&mut text, &format!("times {target} {path} {name}"), times(&mut stats));
-            }
+            control.send(&Message::Path(Path::new(*target, *path, stats)))?;
         }
-        text.push_str("end\n");
-        text
+        Ok(control.send(&Message::End)?)
     }
 
-    /// Receives the result of a task.
-    pub(crate) fn read(control: &mut Control, task: &Task) -> anyhow::Result<Self> {
+    /// Receives the results of a task.
+    pub(crate) fn receive(control: &mut Channel, task: &Task) -> anyhow::Result<Self> {
+        const RESULT: &str = "a result";
         let mut result = Self::default();
         let (targets, cells) = (task.targets.len(), task.targets.len() * task.paths);
         loop {
-            let line = control.line()?;
-            match line.split(' ').collect::<Vec<_>>()[..] {
-                ["end"] => return Ok(result),
-                ["failed", target, ..] => {
-                    let target = number(target)?;
-                    ensure!(target < targets, "'{line}' is of no target");
-                    let reason = line.splitn(3, ' ').nth(2).unwrap_or_default();
-                    result.failed.push((target, reason.to_owned()));
+            match control.receive(LINE_WAIT, RESULT)? {
+                Message::End => return Ok(result),
+                Message::Failed { target, reason } => {
+                    ensure!(target < targets, "there is no target {target}");
+                    result.failed.push((target, printable(&reason, REASON_MAX)));
                     ensure!(result.failed.len() <= targets, "more failures than targets");
                 }
-                ["cell", target, path, ref counts @ ..] => {
-                    let (target, path) = (number(target)?, number(path)?);
-                    ensure!(target < targets && path < task.paths, "'{line}' is of no path");
-                    result.cells.push((target, path, read_counts(counts, task.count)?));
-                    ensure!(result.cells.len() <= cells, "more cells than paths");
+                Message::Path(path) => {
+                    let (target, number) = (path.target, path.path);
+                    ensure!(target < targets && number < task.paths, "there is no such path");
+                    result.cells.push((target, number, path.stats(task.count)?));
+                    ensure!(result.cells.len() <= cells, "more results than paths");
                 }
-                ["times", _, _, name, ref ranges @ ..] => {
-                    let (_, times) = TIMES
-                        .iter()
-                        .find(|(known, _)| *known == name)
-                        .with_context(|| format!("'{name}' are no times"))?;
-                    let (_, _, stats) = result.cells.last_mut().context("'times' of no cell")?;
-                    read_times(times(stats), ranges, task.count)?;
-                }
-                _ => bail!("'{line}' instead of a result"),
+                other @ Message::Bye => return Err(control.unexpected(&other, RESULT).into()),
             }
         }
     }
 }
 
-fn write_times(text: &mut String, begin: &str, times: &Histogram) {
-    let mut line = String::new();
-    for (range, count) in times.ranges() {
-        if line.is_empty() {
-            line.push_str(begin);
-        }
-        let _ = write!(line, " {range}:{count}");
-        if line.len() > LINE_MAX - 32 {
-            let _ = writeln!(text, "{line}");
-            line.clear();
+impl Path {
+    fn new(target: usize, path: usize, stats: &PathStats) -> Self {
+        let times = |times: &Histogram| times.buckets().map(|it| (it.range, it.count)).collect();
+        Self {
+            target,
+            path,
+            answered: stats.answered,
+            lost: stats.lost,
+            lost_after_arrival: stats.lost_after_arrival,
+            untimed: stats.untimed,
+            implausible: stats.implausible,
+            not_sent: stats.not_sent,
+            network: times(&stats.network),
+            prober: times(&stats.prober),
+            responder: times(&stats.responder),
         }
     }
-    if !line.is_empty() {
-        let _ = writeln!(text, "{line}");
+
+    /// Returns the statistics, in which nothing is more than the number of probes.
+    fn stats(self, most: u64) -> anyhow::Result<PathStats> {
+        let stats = PathStats {
+            answered: self.answered,
+            lost: self.lost,
+            lost_after_arrival: self.lost_after_arrival,
+            untimed: self.untimed,
+            implausible: self.implausible,
+            not_sent: self.not_sent,
+            network: histogram(&self.network, most)?,
+            prober: histogram(&self.prober, most)?,
+            responder: histogram(&self.responder, most)?,
+        };
+        let counts = [stats.answered, stats.lost, stats.lost_after_arrival, stats.untimed];
+        for count in counts.into_iter().chain([stats.implausible, stats.not_sent]) {
+            ensure!(count <= most, "{count} of {most} probes");
+        }
+        Ok(stats)
     }
 }
 
-fn read_counts(counts: &[&str], most: u64) -> anyhow::Result<PathStats> {
-    let [answered, lost, lost_after_arrival, untimed, implausible, not_sent] = *counts else {
-        bail!("a cell has six counts");
-    };
-    let count = |word: &str| -> anyhow::Result<u64> {
-        let count = number(word)?;
-        ensure!(count <= most, "{count} of {most} probes");
-        Ok(count)
-    };
-    Ok(PathStats {
-        answered: count(answered)?,
-        lost: count(lost)?,
-        lost_after_arrival: count(lost_after_arrival)?,
-        untimed: count(untimed)?,
-        implausible: count(implausible)?,
-        not_sent: count(not_sent)?,
-        ..PathStats::default()
-    })
-}
-
-fn read_times(times: &mut Histogram, ranges: &[&str], most: u64) -> anyhow::Result<()> {
-    for word in ranges {
-        let (range, count) =
-            word.split_once(':').with_context(|| format!("'{word}' is no range"))?;
-        let (range, count) = (number(range)?, number(count)?);
-        ensure!(times.add_counted(range, count), "there is no range {range}");
-        ensure!(times.count() <= most, "more times than probes");
+fn histogram(times: &Times, most: u64) -> anyhow::Result<Histogram> {
+    let mut histogram = Histogram::default();
+    for (range, count) in times {
+        ensure!(histogram.add_counted(*range, *count), "there is no range {range}");
+        ensure!(histogram.count() <= most, "more times than probes");
     }
-    Ok(())
+    Ok(histogram)
 }

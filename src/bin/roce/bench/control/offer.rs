@@ -1,24 +1,20 @@
 //! Offers: a client asks a server for a queue pair and memory, to send packets to that no library
 //! made.
 //!
-//! Lines as in the protocol of `roce bench`:
-//!
-//! 1. The client sends a [`Wish`], and `end`; the server answers with a [`Grant`], and `end`.
-//! 2. The client sends [`Command`]s, one line each: `fill REGION OFFSET HEX` writes to a region,
-//!    `digest REGION OFFSET LENGTH` is answered with the SHA-256 of these bytes, `received` with
-//!    how many receives completed, `state` with the state of the queue pair. `REGION` is a number,
-//!    or `receives` for the memory of all receives.
-//! 3. The client sends `bye`, and everything that was made for it is destroyed.
+//! 1. The client's request is a [`Wish`]; the server answers with a [`Grant`].
+//! 2. The client sends [`Command`]s, and the server a [`Report`] for those that ask for one.
+//! 3. The client sends [`Command::Bye`], and everything that was made for it is destroyed.
 
-use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::ensure;
+use roce::control::Channel;
+use roce::control::limits::LINE_WAIT;
 use roce::verbs::{Access, Endpoint, Mtu};
 use roce::wire::{QKey, RKey};
+use serde::{Deserialize, Serialize};
 
-use super::lines::Control;
-use super::messages::{address_of, endpoint, find, hex, number, read_mtu};
+use super::messages::address_of;
 use super::plan::Connection;
 
 /// Maximum number of memory regions.
@@ -39,7 +35,8 @@ const RECEIVE_OVERHEAD: u64 = 192;
 const REGION_OVERHEAD: u64 = 4096;
 
 /// Memory that a client asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct RegionWish {
     pub(crate) bytes: u64,
     pub(crate) write: bool,
@@ -48,7 +45,8 @@ pub(crate) struct RegionWish {
 }
 
 /// Request of a client.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Wish {
     pub(crate) connection: Connection,
     pub(crate) mtu: Mtu,
@@ -60,7 +58,8 @@ pub(crate) struct Wish {
 }
 
 /// Objects that a server grants.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Grant {
     /// Not more than what was asked for.
     pub(crate) mtu: Mtu,
@@ -71,20 +70,44 @@ pub(crate) struct Grant {
 }
 
 /// Memory of an offer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Area {
     Region(usize),
     Receives,
 }
 
 /// Command of a client.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Command {
-    Fill { area: Area, offset: u64, bytes: Vec<u8> },
+    /// Writes to an area.
+    Fill {
+        area: Area,
+        offset: u64,
+        #[serde(with = "hex")]
+        bytes: Vec<u8>,
+    },
+    /// Asks for the SHA-256 of bytes.
     Digest { area: Area, offset: u64, length: u64 },
+    /// Asks for the number of receives that completed.
     Received,
+    /// Asks for the state of the queue pair.
     State,
+    /// Ends the offer.
     Bye,
+}
+
+/// Answer of a server to a command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Report {
+    /// SHA-256, in hexadecimal digits.
+    Digest(String),
+    /// Number of receives that completed.
+    Received(u64),
+    /// State of the queue pair.
+    State(String),
 }
 
 impl RegionWish {
@@ -113,167 +136,53 @@ impl Wish {
         address_of(self.peer.gid)
     }
 
-    /// Returns the lines of the message.
-    pub(crate) fn to_lines(&self) -> String {
-        let mut text = String::new();
-        let Endpoint { gid, qpn, psn } = self.peer;
-        let _ = writeln!(text, "offer {}", self.connection.name());
-        let _ = writeln!(text, "mtu {}", self.mtu);
-        let _ = writeln!(text, "peer {gid} {:#x} {:#x}", qpn.get(), psn.get());
-        let _ = writeln!(text, "receives {} {}", self.receives, self.receive_bytes);
-        for region in &self.regions {
-            let RegionWish { bytes, write, read, atomic } = *region;
-            let _ = writeln!(text, "region {bytes} {}", rights(write, read, atomic));
-        }
-        text.push_str("end\n");
-        text
-    }
-
-    /// Receives what a client asks for. Everything is bounded before anything is made.
-    pub(crate) fn read(control: &mut Control) -> anyhow::Result<Self> {
-        let connection = find(&Connection::ALL, &control.expect("offer")?, Connection::name)?;
-        let mtu = read_mtu(control)?;
-        let words = control.expect("peer")?;
-        let [gid, qpn, psn] = words.split(' ').collect::<Vec<_>>()[..] else {
-            bail!("'peer {words}' is no queue pair");
-        };
-        let peer = endpoint(gid, qpn, psn)?;
-        let words = control.expect("receives")?;
-        let (receives, bytes) = words.split_once(' ').context("'receives' without a length")?;
-        let (receives, receive_bytes) = (number(receives)?, number(bytes)?);
-        ensure!(receives <= RECEIVES_MAX, "more than {RECEIVES_MAX} receives");
+    /// Checks what a client asks for, before anything is made.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        ensure!(self.receives <= RECEIVES_MAX, "more than {RECEIVES_MAX} receives");
         ensure!(
-            receive_bytes <= RECEIVE_BYTES_MAX,
+            self.receive_bytes <= RECEIVE_BYTES_MAX,
             "receives of more than {RECEIVE_BYTES_MAX} bytes"
         );
-        let mut regions = Vec::new();
-        loop {
-            let line = control.line()?;
-            match line.split(' ').collect::<Vec<_>>()[..] {
-                ["end"] => break,
-                ["region", bytes, rights] => regions.push(region(bytes, rights)?),
-                _ => bail!("'{line}' instead of a region"),
-            }
-            ensure!(regions.len() <= REGIONS_MAX, "more than {REGIONS_MAX} regions");
-        }
-        Ok(Self { connection, mtu, peer, receives, receive_bytes, regions })
+        ensure!(self.regions.len() <= REGIONS_MAX, "more than {REGIONS_MAX} regions");
+        ensure!(self.regions.iter().all(|region| region.bytes > 0), "a region of no bytes");
+        Ok(())
     }
-}
-
-fn rights(write: bool, read: bool, atomic: bool) -> String {
-    let all = [(write, 'w'), (read, 'r'), (atomic, 'a')];
-    let text: String = all.iter().filter(|(has, _)| *has).map(|(_, letter)| *letter).collect();
-    if text.is_empty() { "-".to_owned() } else { text }
-}
-
-fn region(bytes: &str, rights: &str) -> anyhow::Result<RegionWish> {
-    let bytes = number(bytes)?;
-    ensure!(bytes > 0, "a region of no bytes");
-    let known = rights == "-" || rights.chars().all(|letter| "wra".contains(letter));
-    ensure!(known && rights.len() <= 3, "'{rights}' are no rights");
-    let has = |letter| rights.contains(letter);
-    Ok(RegionWish { bytes, write: has('w'), read: has('r'), atomic: has('a') })
 }
 
 impl Grant {
-    /// Returns the lines of the message.
-    pub(crate) fn to_lines(&self) -> String {
-        let mut text = format!("mtu {}\n", self.mtu);
-        let Endpoint { gid, qpn, psn } = self.qp;
-        let _ = writeln!(text, "qp {gid} {:#x} {:#x}", qpn.get(), psn.get());
-        let _ = writeln!(text, "qkey {:#x}", self.qkey.get());
-        for (address, rkey) in &self.regions {
-            let _ = writeln!(text, "region {address:#x} {:#x}", rkey.get());
-        }
-        text.push_str("end\n");
-        text
-    }
-
     /// Receives what a server gives for a wish.
-    pub(crate) fn read(control: &mut Control, wish: &Wish) -> anyhow::Result<Self> {
-        let mtu = read_mtu(control)?;
-        let words = control.expect("qp")?;
-        let [gid, qpn, psn] = words.split(' ').collect::<Vec<_>>()[..] else {
-            bail!("'qp {words}' is no queue pair");
-        };
-        let qp = endpoint(gid, qpn, psn)?;
-        let qkey = QKey::new(u32::try_from(hex(&control.expect("qkey")?)?)?);
-        let mut regions = Vec::new();
-        loop {
-            let line = control.line()?;
-            match line.split(' ').collect::<Vec<_>>()[..] {
-                ["end"] => break,
-                ["region", address, rkey] => {
-                    regions.push((hex(address)?, RKey::new(u32::try_from(hex(rkey)?)?)));
-                }
-                _ => bail!("'{line}' instead of a region"),
-            }
-            ensure!(regions.len() <= REGIONS_MAX, "more than {REGIONS_MAX} regions");
-        }
-        let (count, wanted) = (regions.len(), wish.regions.len());
+    pub(crate) fn receive(control: &mut Channel, wish: &Wish) -> anyhow::Result<Self> {
+        let grant: Self = control.receive(LINE_WAIT, "a grant")?;
+        let (count, wanted) = (grant.regions.len(), wish.regions.len());
         ensure!(count == wanted, "the server gives {count} regions instead of {wanted}");
-        Ok(Self { mtu, qp, qkey, regions })
+        Ok(grant)
     }
 }
 
-impl Area {
-    fn parse(word: &str) -> anyhow::Result<Self> {
-        if word == "receives" { Ok(Self::Receives) } else { Ok(Self::Region(number(word)?)) }
+/// Bytes as hexadecimal digits in messages.
+mod hex {
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::FILL_MAX;
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        to.serialize_str(&digits)
     }
 
-    fn name(self) -> String {
-        match self {
-            Self::Region(index) => index.to_string(),
-            Self::Receives => "receives".to_owned(),
-        }
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        let digits = String::deserialize(from)?;
+        let sound = digits.len().is_multiple_of(2) && digits.len() <= 2 * FILL_MAX;
+        let pairs = digits.as_bytes().chunks(2);
+        let byte = |pair: &[u8]| {
+            let text = std::str::from_utf8(pair).ok()?;
+            u8::from_str_radix(text, 16).ok().filter(|_| !text.starts_with('+'))
+        };
+        let bytes = pairs.map(byte).collect::<Option<_>>().filter(|_| sound);
+        let limit = format_args!("at most {FILL_MAX} bytes, two hexadecimal digits each");
+        bytes.ok_or_else(|| D::Error::custom(limit))
     }
-}
-
-impl Command {
-    /// Returns the line of the message.
-    pub(crate) fn to_line(&self) -> String {
-        match self {
-            Self::Fill { area, offset, bytes } => {
-                let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-                format!("fill {} {offset} {digits}\n", area.name())
-            }
-            Self::Digest { area, offset, length } => {
-                format!("digest {} {offset} {length}\n", area.name())
-            }
-            Self::Received => "received\n".to_owned(),
-            Self::State => "state\n".to_owned(),
-            Self::Bye => "bye\n".to_owned(),
-        }
-    }
-
-    /// Parses a line of a client.
-    pub(crate) fn parse(line: &str) -> anyhow::Result<Self> {
-        match line.split(' ').collect::<Vec<_>>()[..] {
-            ["fill", area, offset, digits] => {
-                let bytes = bytes_of(digits)?;
-                Ok(Self::Fill { area: Area::parse(area)?, offset: number(offset)?, bytes })
-            }
-            ["digest", area, offset, length] => {
-                let (offset, length) = (number(offset)?, number(length)?);
-                Ok(Self::Digest { area: Area::parse(area)?, offset, length })
-            }
-            ["received"] => Ok(Self::Received),
-            ["state"] => Ok(Self::State),
-            ["bye"] => Ok(Self::Bye),
-            _ => bail!("'{line}' is no command of an offer"),
-        }
-    }
-}
-
-fn bytes_of(digits: &str) -> anyhow::Result<Vec<u8>> {
-    let sound = digits.len().is_multiple_of(2) && digits.len() <= 2 * FILL_MAX && digits.is_ascii();
-    ensure!(sound, "'fill' takes up to {FILL_MAX} bytes, two digits each");
-    let pairs = digits.as_bytes().chunks(2);
-    let byte = |pair: &[u8]| {
-        let text = std::str::from_utf8(pair).ok()?;
-        u8::from_str_radix(text, 16).ok().filter(|_| !text.starts_with('+'))
-    };
-    pairs.map(byte).collect::<Option<_>>().context("'fill' with what are no digits")
 }
 
 #[cfg(test)]
@@ -281,6 +190,10 @@ mod tests {
     use roce::wire::{Gid, Psn, Qpn};
 
     use super::*;
+
+    fn parse(text: &str) -> serde_json::Result<Command> {
+        serde_json::from_str(text)
+    }
 
     #[test]
     fn commands_are_read_as_they_are_written() {
@@ -293,23 +206,22 @@ mod tests {
             Command::State,
             Command::Bye,
         ] {
-            let line = command.to_line();
-            assert_eq!(Command::parse(line.trim_end_matches('\n')).unwrap(), command);
+            let text = serde_json::to_string(&command).unwrap();
+            assert_eq!(parse(&text).unwrap(), command, "{text}");
         }
     }
 
     #[test]
     fn unsound_commands_are_refused() {
-        let long = format!("fill 0 0 {}", "00".repeat(FILL_MAX + 1));
-        for line in
-            ["", "fill 0 0 0", "fill 0 0 +1", "fill x 0 00", "digest 0 -1 1", "state now", &long]
-        {
-            assert!(Command::parse(line).is_err(), "{line}");
+        let fill = |digits: &str| {
+            format!(r#"{{"fill":{{"area":{{"region":0}},"offset":0,"bytes":"{digits}"}}}}"#)
+        };
+        assert!(parse(&fill("00ff")).is_ok() && parse(&fill(&"00".repeat(FILL_MAX))).is_ok());
+        for digits in ["0", "+1", "0x", "äö", &"00".repeat(FILL_MAX + 1)] {
+            assert!(parse(&fill(digits)).is_err(), "{digits}");
         }
-        for (bytes, rights) in
-            [("0", "w"), ("1", "x"), ("1", "wwww"), ("18446744073709551616", "w")]
-        {
-            assert!(region(bytes, rights).is_err(), "{bytes} {rights}");
+        for text in ["", "\"stat\"", r#"{"digest":{"area":"receives","offset":-1,"length":1}}"#] {
+            assert!(parse(text).is_err(), "{text}");
         }
     }
 

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use roce::verbs::{Mtu, QpType};
+use serde::{Deserialize, Serialize};
 
 /// Operation that is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Op {
     Send,
     Write,
@@ -15,8 +17,6 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    pub(crate) const ALL: [Self; 4] = [Self::Send, Self::Write, Self::Read, Self::Atomic];
-
     /// Returns the name in the command and in the protocol.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -29,7 +29,8 @@ impl Op {
 }
 
 /// Quantity that is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Metric {
     /// Bandwidth: bytes and messages a second.
     Bw,
@@ -49,7 +50,8 @@ impl Metric {
 }
 
 /// The kind of the queue pairs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Connection {
     /// Reliable connection.
     #[default]
@@ -77,7 +79,8 @@ impl Connection {
 }
 
 /// Length of a measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Extent {
     /// Number of messages on each queue pair.
     Iterations(u64),
@@ -104,7 +107,8 @@ impl Extent {
 }
 
 /// A whole run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Plan {
     pub(crate) op: Op,
     pub(crate) metric: Metric,
@@ -148,9 +152,6 @@ pub(crate) const SECONDS_MAX: u64 = 86_400;
 
 /// Maximum number of messages on each queue pair: more than a day's worth.
 pub(crate) const ITERATIONS_MAX: u64 = 1 << 40;
-
-// The wire protocol gives a line to all sizes.
-const _: () = assert!(SIZES_MAX * "8388608 ".len() < roce::control::limits::LINE_MAX);
 
 /// Length of the operand of an ATOMIC.
 pub(crate) const ATOMIC_SIZE: u32 = roce::verbs::limits::ATOMIC_BYTES;

@@ -1,9 +1,10 @@
 //! Rendezvous of the queue pairs of a run that the connection manager connects.
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
+use roce::control::Channel;
+use serde::{Deserialize, Serialize};
 
-use super::lines::Control;
-use super::messages::number;
+use super::messages::{Message, receive};
 
 /// Bytes of a key.
 const KEY_BYTES: usize = 16;
@@ -13,25 +14,24 @@ const MAGIC: [u8; 8] = *b"roce-qp\0";
 
 /// Port of the connection manager at which a server listens for the queue pairs of one client, and
 /// a key that only the client is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Rendezvous {
     pub(crate) port: u16,
     pub(crate) key: [u8; KEY_BYTES],
 }
 
 impl Rendezvous {
-    pub(crate) fn to_line(self) -> String {
-        format!("cm {} {:032x}\n", self.port, u128::from_be_bytes(self.key))
-    }
-
-    pub(crate) fn read(control: &mut Control) -> anyhow::Result<Self> {
-        let words = control.expect("cm")?;
-        let (port, key) = words.split_once(' ').context("'cm' without a key")?;
-        let is_key = key.len() == 2 * KEY_BYTES && key.bytes().all(|byte| byte.is_ascii_hexdigit());
-        ensure!(is_key, "'{key}' is no key of {KEY_BYTES} bytes");
-        let port: u16 = number(port)?;
-        ensure!(port > 0, "there is no port 0");
-        Ok(Self { port, key: u128::from_str_radix(key, 16)?.to_be_bytes() })
+    /// Receives the rendezvous of a server.
+    pub(crate) fn receive(control: &mut Channel) -> anyhow::Result<Self> {
+        const RENDEZVOUS: &str = "a rendezvous";
+        match receive(control, RENDEZVOUS)? {
+            Message::Rendezvous(it) => {
+                ensure!(it.port > 0, "there is no port 0");
+                Ok(it)
+            }
+            other => Err(control.unexpected(&other, RENDEZVOUS).into()),
+        }
     }
 
     /// The private data of a queue pair's request: the key, and the number of the queue pair.

@@ -37,40 +37,42 @@ fn reach() -> Reach {
 }
 
 /// First line of a client, apart from its nonce.
-const MAGIC: &str = "roce-bench 3";
+const MAGIC: &str = Protocol::Bench.magic();
 
 /// Returns all that a client sends before anything is measured.
 fn opening(plan: &Plan) -> String {
-    format!("{MAGIC} {}\n{}", "0f".repeat(16), hello(plan, &reach()))
+    let hello = Hello { plan: plan.clone(), client: reach() };
+    format!("{MAGIC} {}\n{}\n", "0f".repeat(16), serde_json::to_string(&hello).unwrap())
 }
 
 /// Parses the bytes of a client as a server does.
-fn heard(bytes: &[u8]) -> anyhow::Result<(Plan, Reach)> {
+fn heard(bytes: &[u8]) -> anyhow::Result<Hello> {
     let (mut client, server) = tcp();
     client.write_all(bytes).unwrap();
     // The answer has to go somewhere.
     client.shutdown(std::net::Shutdown::Write).unwrap();
-    let heard = receive(&mut control(server, "the client"));
+    let heard = receive(&mut to_client(server));
     drop(client);
     heard
 }
 
 #[test]
 fn what_a_client_says_is_what_a_server_hears() {
+    let hello = |plan: &Plan| Hello { plan: plan.clone(), client: reach() };
     for metric in Metric::ALL {
         for (op, connection) in possible() {
             let plan = plan(op, metric, connection);
-            assert_eq!(heard(opening(&plan).as_bytes()).unwrap(), (plan, reach()));
+            assert_eq!(heard(opening(&plan).as_bytes()).unwrap(), hello(&plan));
         }
     }
     let sizes = (1..=23).map(|power| 1 << power).collect();
     let extent = Extent::Seconds(5);
     let all = Plan { sizes, extent, ..plan(Op::Send, Metric::Bw, Connection::Rc) };
-    assert_eq!(heard(opening(&all).as_bytes()).unwrap(), (all.clone(), reach()));
-    let (mut server, client) = tcp();
-    server.write_all(answer(Mtu::M512, &reach()).as_bytes()).unwrap();
-    let mut control = control(client, "the server");
-    assert_eq!(read_answer(&mut control, &all).unwrap(), (Mtu::M512, reach()));
+    assert_eq!(heard(opening(&all).as_bytes()).unwrap(), hello(&all));
+    let (server, client) = tcp();
+    let answer = Answer { mtu: Mtu::M512, server: reach() };
+    to_client(server).send(&Message::Answer(answer.clone())).unwrap();
+    assert_eq!(Answer::receive(&mut to_server(client), &all).unwrap(), answer);
 }
 
 #[test]
@@ -86,39 +88,40 @@ fn a_hello_that_is_cut_short_anywhere_is_refused() {
 fn a_hostile_hello_is_refused_and_named() {
     let sound = opening(&plan(Op::Send, Metric::Bw, Connection::Rc));
     assert!(heard(sound.as_bytes()).is_ok());
-    let long = "9".repeat(LINE_MAX + 1);
-    let many = "64 ".repeat(40);
-    let qps = "qp ::1 0x1 0x1\n".repeat(1200);
+    let long = format!("\"op\":\"{}\"", "9".repeat(MESSAGE_MAX));
+    let many = format!("[{}64]", "64,".repeat(40));
+    let qps = format!("[{}{{", r#"{"gid":"::1","qpn":1,"psn":1},"#.repeat(1200));
     for (from, to, word) in [
         (MAGIC, "roce-bench 2", "use the same version"),
-        ("test send", "test dance", "no 'dance'"),
-        ("test send bw RC", "test send", "names no test"),
-        ("sizes 64", &format!("sizes {long}"), "more than 512 bytes"),
-        ("sizes 64", &format!("sizes {}", many.trim()), "more than 32 sizes"),
-        ("sizes 64", "sizes 4294967296", "no number, or too large"),
-        ("sizes 64", "sizes 8388609", "0 to 8388608 bytes"),
-        ("sizes 64", "sizes +4", "no number"),
-        ("sizes 64", "sizes ", "no number"),
-        ("sizes 64", "sizes 64\x1b[2J", "not text"),
-        ("sizes 64", "seizes 64", "'seizes' instead of 'sizes'"),
-        ("iterations 300", "iterations -1", "no number"),
-        ("iterations 300", "iterations 18446744073709551615", "-n: 1 to"),
-        ("link udp", "link ../x", "no kind of link"),
-        ("0x7\nend", "0x7\nqp ::ffff:10.0.0.2 0x1 0x7\nend", "several GIDs"),
-        ("iterations 300", "minutes 3", "instead of how long"),
-        ("mtu 1024", "mtu 1000", "1000 is no MTU"),
-        ("tx-depth 16", "tx-depth 99999", "-t"),
-        ("verify true", "verify maybe", "neither true nor false"),
-        ("0xdeadbeef", "0x1deadbeef", "out of range"),
-        ("0xdeadbeef", "deadbeef", "no hexadecimal number"),
-        ("0xabcdef", "0x1abcdef", "24 bits"),
-        ("::ffff:10.0.0.1", "10.0.0.1", "no GID"),
-        ("end\n", &format!("{qps}end\n"), "more than 1024 queue pairs"),
-        ("qp ::ffff:10.0.0.1 0xabcdef 0x7\n", "", "-q: 1 to 1024"),
-        ("end\n", "error out of memory\n", "the client says: out of memory"),
-        ("end\n", "error a\u{202e}b\u{9b}2J\n", "the client says: a\\u{202e}b\\u{9b}2J"),
+        (r#""op":"send""#, r#""op":"dance""#, "unknown variant `dance`"),
+        (r#""op":"send","#, "", "missing field `op`"),
+        (r#""op":"send""#, &long, "more than 262144 bytes"),
+        ("[64]", &many, "too many"),
+        ("[64]", "[4294967296]", "expected u32"),
+        ("[64]", "[8388609]", "0 to 8388608 bytes"),
+        ("[64]", "[+4]", "expected value"),
+        ("[64]", "[]", "no size"),
+        ("[64]", "[64\x1b[2J]", "expected"),
+        (r#""sizes""#, r#""seizes""#, "unknown field `seizes`"),
+        (r#""op""#, r#""\u001b[2J""#, "unknown field `\\u{1b}[2J`"),
+        (r#""iterations":300"#, r#""iterations":-1"#, "expected u64"),
+        (r#""iterations":300"#, r#""iterations":18446744073709551615"#, "-n: 1 to"),
+        (r#""udp""#, r#""../x""#, "a name that is none"),
+        ("[{", r#"[{"gid":"::1","qpn":1,"psn":1},{"#, "several GIDs"),
+        (r#""iterations":300"#, r#""minutes":3"#, "unknown variant `minutes`"),
+        ("1024", "1000", "1000 is no MTU"),
+        (r#""tx_depth":16"#, r#""tx_depth":99999"#, "-t"),
+        (r#""verify":true"#, r#""verify":"maybe""#, "expected a boolean"),
+        ("3735928559", "8030895855", "an R_Key has at most 32 bits"),
+        ("3735928559", "-1", "expected u64"),
+        ("11259375", "28036591", "a QPN has at most 24 bits"),
+        ("::ffff:10.0.0.1", "10.0.0.1", "invalid IPv6 address"),
+        ("[{", &qps, "more than 1024 queue pairs"),
+        (r#""qps":1"#, r#""qps":2"#, "1 queue pairs instead of 2"),
+        ("{\"plan\"", "error out of memory\n", "the client says: out of memory"),
+        ("{\"plan\"", "error a\u{202e}b\u{9b}2J\n", "the client says: a\\u{202e}b\\u{9b}2J"),
     ] {
-        assert!(sound.contains(from), "{from}");
+        assert!(sound.contains(from), "{from}: {sound}");
         let error = heard(sound.replacen(from, to, 1).as_bytes()).unwrap_err();
         assert!(format!("{error:#}").contains(word), "{to}: {error:#}");
     }
@@ -129,35 +132,37 @@ fn a_hostile_hello_is_refused_and_named() {
 #[test]
 fn an_error_is_told_to_the_other_side_in_one_line() {
     let (client, mut server) = tcp();
-    let mut control = control(client, "the server");
-    control.send_error(&anyhow::anyhow!("äö\n{}", "ü".repeat(2000)).context("why"));
+    let mut control = to_server(client);
+    let error = anyhow::anyhow!("äö\n{}", "ü".repeat(2000)).context("why");
+    control.send_error(&format_args!("{error:#}"));
     drop(control);
     let mut text = String::new();
     server.read_to_string(&mut text).unwrap();
     assert!(text.starts_with("error why: äö\\nü") && text.ends_with("ü\n"), "{text}");
-    assert_eq!((text.lines().count(), text.len() <= LINE_MAX + 1), (1, true));
+    assert_eq!((text.lines().count(), text.len() <= OPENING_LINE_MAX + 1), (1, true));
 }
 
 /// Lets a client and a server open a connection. Returns whether the server welcomed the client,
 /// and the client's error.
 fn meet(own: Option<&Token>, known: Option<&Token>) -> (bool, Option<String>) {
     let (client, server) = tcp();
+    let plan = plan(Op::Send, Metric::Bw, Connection::Rc);
     std::thread::scope(|scope| {
         let served = scope.spawn(move || {
-            let mut control = control(server, "the client");
-            let serve = |control: &mut Control| {
-                let (protocol, opening) = begin(control, own)?;
-                control.expect("end")?;
-                welcome(control, opening).map(|()| protocol)
+            let mut control = to_client(server);
+            let serve = |control: &mut Channel| -> anyhow::Result<Request> {
+                let applicant = Request::read(control, own)?;
+                Ok(control.welcome(applicant)?)
             };
             let served = serve(&mut control);
             if let Err(error) = &served {
                 control.send_error(error);
             }
-            served.is_ok_and(|protocol| protocol == Protocol::Mesh)
+            matches!(served, Ok(Request::BenchByCm(_)))
         });
-        let mut control = control(client, "the server");
-        let met = introduce(&mut control, Protocol::Mesh, known, "end\n");
+        let mut control = to_server(client);
+        let hello = Hello { plan, client: reach() };
+        let met = control.open(Protocol::BenchByCm, known, &hello);
         drop(control);
         (served.join().unwrap(), met.err().map(|error| error.to_string()))
     })
@@ -179,17 +184,17 @@ fn sides_that_know_one_token_meet_and_no_others() {
 #[test]
 fn slow_writer_does_not_extend_the_time_for_its_hello() {
     let (mut client, server) = tcp();
-    let mut control = control(server, "the client");
-    control.wait_in_all(Duration::from_millis(300)).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             // Ends when the server has closed the connection.
-            while client.write_all(b"alive\n").is_ok() {
+            while client.write_all(b"a").is_ok() {
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
-        let error = control.line().unwrap_err();
-        assert!(format!("{error:#}").contains("nothing came in time"), "{error:#}");
+        let mut control = to_client(server);
+        let wait = Duration::from_millis(300);
+        let error = control.receive::<Message>(wait, "a hello").unwrap_err();
+        assert!(error.to_string().contains("nothing came in time"), "{error}");
         drop(control);
     });
 }
@@ -197,10 +202,11 @@ fn slow_writer_does_not_extend_the_time_for_its_hello() {
 #[test]
 fn session_ends_when_its_time_is_over() {
     let (client, server) = tcp();
-    let mut control = control_within(server, "the client", Some(Duration::from_millis(50)));
-    let error = control.line().unwrap_err();
-    assert!(format!("{error:#}").contains("as long as it may"), "{error:#}");
-    control.set_waiting(false).unwrap();
-    assert!(control.try_line().is_err(), "neither does it listen any longer");
+    let limited = Tcp::new(server, Some(Duration::from_millis(50))).unwrap();
+    let mut control = Channel::to_client(limited).unwrap();
+    let error = control.receive::<Message>(LINE_WAIT, "a hello").unwrap_err();
+    assert!(error.to_string().contains("as long as it may"), "{error}");
+    let heard: Result<Incoming<Message>, _> = control.try_receive("a hello");
+    assert!(heard.is_err(), "neither does it listen any longer");
     drop(client);
 }

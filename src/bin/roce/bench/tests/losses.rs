@@ -12,7 +12,7 @@ fn run_with_fault(plan: &Plan, fault: &str) -> (Notes, Counts) {
     std::thread::scope(|scope| {
         let served = scope.spawn(|| serve(&b, server));
         let mut notes = Notes::default();
-        let mut control = control(client, "the server");
+        let mut control = to_server(client);
         let counts = session::client(&a, &mut control, plan, options(), &mut notes).unwrap();
         served.join().unwrap().unwrap();
         (notes, counts)
@@ -136,7 +136,7 @@ fn interrupt_ends_a_run_with_what_was_measured() {
                     interrupt.store(true, Ordering::SeqCst);
                 });
             });
-            let mut control = control(client, "the server");
+            let mut control = to_server(client);
             let options = ClientOptions { interrupt, ..options() };
             let counts = session::client(&a, &mut control, &plan, options, &mut observer).unwrap();
             let [step] = &observer.0.steps[..] else { panic!("{:?}", observer.0.steps) };
@@ -163,7 +163,7 @@ fn death_of_the_server_leaves_what_was_measured() {
                     cut.shutdown(std::net::Shutdown::Both).unwrap();
                 });
             });
-            let mut control = control(client, "the server");
+            let mut control = to_server(client);
             session::client(&a, &mut control, &plan, options(), &mut observer).unwrap_err();
             let [step] = &observer.0.steps[..] else { panic!("{metric:?}") };
             assert!(step.outcome.own.messages > 0 && step.peer_saw.is_none(), "{metric:?}");

@@ -4,23 +4,23 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use roce::control::Token;
 use roce::control::admission::LATER;
+use roce::control::limits::{LINE_WAIT, SHOWN_MAX};
+use roce::control::text::printable;
+use roce::control::{Channel, Incoming, Protocol, Token};
 use roce::replay::live::{MemoryMap, Needs, Region, Script, Target};
 use roce::replay::{Established, Options, Registered};
 use roce::verbs::{Endpoint, Mtu};
 use roce::wire::{Gid, PKey, Qpn, Service};
 use sha2::{Digest, Sha256};
 
-use crate::bench::control::Control;
 use crate::bench::control::messages::address_of;
 use crate::bench::control::offer::{
-    Area, Command, FILL_MAX, Grant, RECEIVES_MAX, RegionWish, Wish,
+    Area, Command, FILL_MAX, Grant, RECEIVES_MAX, RegionWish, Report, Wish,
 };
-use crate::bench::control::opening::{Protocol, introduce};
 use crate::bench::control::plan::Connection;
 use crate::bench::path::check_responder;
-use crate::bench::tcp::{self, control_of};
+use crate::bench::tcp;
 use crate::interrupt;
 
 /// Interval of keep-alive messages to the server.
@@ -90,9 +90,10 @@ impl Server {
     }
 
     fn ask_at(&self, server: SocketAddr, from: IpAddr, wish: Wish) -> Result<Offered> {
-        let mut control = control_of(tcp::connect(Some(from), server, "roce serve --offer")?)?;
-        introduce(&mut control, Protocol::Offer, self.token.as_ref(), &wish.to_lines())?;
-        let grant = Grant::read(&mut control, &wish)?;
+        let stream = tcp::connect(Some(from), server, "roce serve --offer")?;
+        let mut control = Channel::to_server(stream)?;
+        control.open(Protocol::Offer, self.token.as_ref(), &wish)?;
+        let grant = Grant::receive(&mut control, &wish)?;
         check_responder(address_of(grant.qp.gid), server.ip(), self.any_gid)?;
         ensure!(
             grant.mtu == wish.mtu,
@@ -134,7 +135,7 @@ pub(super) fn wish(script: &Script, needs: &Needs, own: (Gid, Qpn), rounds: u32)
 
 /// A queue pair and memory of a server, until this is dropped.
 pub(super) struct Offered {
-    control: Control,
+    control: Channel,
     pub(super) grant: Grant,
     wish: Wish,
     told: Instant,
@@ -194,7 +195,7 @@ impl Offered {
                 if piece.iter().any(|byte| *byte != 0) {
                     let (area, bytes) = (Area::Region(index), piece.to_vec());
                     let command = Command::Fill { area, offset, bytes };
-                    self.control.send(&command.to_line())?;
+                    self.control.send(&command)?;
                 }
                 offset += piece.len() as u64;
             }
@@ -208,31 +209,38 @@ impl Offered {
     pub(super) fn keep_alive(&mut self) -> Result<()> {
         if now().saturating_duration_since(self.looked) > LOOK {
             self.looked = now();
-            self.control.set_waiting(false)?;
-            let line = self.control.try_line();
-            self.control.set_waiting(true)?;
-            if let Some(line) = line.context("the server is gone (roce serve --offer)")? {
-                bail!("the server sent '{line}', and was asked for nothing");
+            let heard: Result<Incoming<Report>, _> = self.control.try_receive("nothing");
+            let heard = heard.context("the server is gone (roce serve --offer)")?;
+            if let Incoming::Message(report) = heard {
+                return Err(self.control.unexpected(&report, "nothing").into());
             }
         }
         if now().saturating_duration_since(self.told) > ALIVE {
             self.told = now();
-            self.control.send("alive\n")?;
+            self.control.send_alive()?;
         }
         Ok(())
     }
 
+    fn ask(&mut self, command: &Command) -> Result<Report> {
+        self.control.send(command)?;
+        Ok(self.control.receive(LINE_WAIT, "a report")?)
+    }
+
     /// The state of the queue pair.
     pub(super) fn state(&mut self) -> Result<String> {
-        self.control.send(&Command::State.to_line())?;
-        self.control.expect("state")
+        match self.ask(&Command::State)? {
+            Report::State(state) => Ok(printable(&state, SHOWN_MAX)),
+            other => Err(self.control.unexpected(&other, "a state").into()),
+        }
     }
 
     /// Returns the number of receives that completed.
     pub(super) fn received(&mut self) -> Result<u64> {
-        self.control.send(&Command::Received.to_line())?;
-        let count = self.control.expect("received")?;
-        count.parse().with_context(|| format!("'{count}' is no number"))
+        match self.ask(&Command::Received)? {
+            Report::Received(count) => Ok(count),
+            other => Err(self.control.unexpected(&other, "a number of receives").into()),
+        }
     }
 
     /// Whether an area holds these bytes; if not, where the first difference is, as closely as it
@@ -257,14 +265,16 @@ impl Offered {
         let part = bytes.get(usize::try_from(start)?..usize::try_from(end)?).unwrap_or_default();
         let digest: String = Sha256::digest(part).iter().map(|it| format!("{it:02x}")).collect();
         let command = Command::Digest { area, offset: start, length: end - start };
-        self.control.send(&command.to_line())?;
-        Ok(self.control.expect("digest")? == digest)
+        match self.ask(&command)? {
+            Report::Digest(theirs) => Ok(theirs == digest),
+            other => Err(self.control.unexpected(&other, "a digest").into()),
+        }
     }
 }
 
 impl Drop for Offered {
     fn drop(&mut self) {
         // A server that is gone needs no goodbye.
-        let _ = self.control.send(&Command::Bye.to_line());
+        let _ = self.control.send(&Command::Bye);
     }
 }

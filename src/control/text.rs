@@ -3,7 +3,7 @@
 use crate::decode::Printable;
 
 /// Escapes every character that a terminal would obey, and cuts the text to `max` characters.
-pub(super) fn printable(text: &str, max: usize) -> String {
+pub fn printable(text: &str, max: usize) -> String {
     let end = text.char_indices().nth(max).map(|(end, _)| end);
     let mut shown = Printable(&text[..end.unwrap_or(text.len())]).to_string();
     if end.is_some() {
