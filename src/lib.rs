@@ -49,6 +49,16 @@
 //! The folder `examples` has a program for most of these, and `docs` the guides. Programs in C have
 //! `libroce.so`, and unmodified verbs programs the command `roce run`.
 //!
+//! # One name in several rooms
+//!
+//! | name | room |
+//! |---|---|
+//! | Config | [`net::Config`], [`group::Config`]: connections and meshes; [`pool::Config`]: layout of a pool; [`engine::Config`]: a NIC without its link; [`cm::Config`], [`connect::Config`]: the connection manager, without and with its NIC; [`link::raw::Config`]: a raw link; `analysis::Config`: the reading of a capture |
+//! | Connection, Listener | [`net::Connection`], [`net::Listener`]: messages, as with sockets; [`connect::Connection`], [`connect::Listener`]: a queue pair that rdma_cm's messages connect; `analysis::Connection`: one that a capture shows |
+//! | Finding | [`ping::mesh::Finding`]: a fault of a network; `analysis::Finding`: a fault in a capture; `conform::judge::Finding`: a difference of two devices |
+//! | Error | [`net::Error`], [`group::Error`], [`connect::Error`], [`cm::Error`], [`capture::Error`]: of the calls of its room |
+//! | Event | [`engine::Event`], [`cm::Event`]: what a state machine tells; [`ping::Event`]: the end of a probe |
+//!
 //! # Features
 //!
 //! A program that uses the library wants `default-features = false`.
@@ -103,7 +113,7 @@
 //! | [`raw_eth`] | raw packet queue pairs, flow steering and RSS: frames that are not RoCE | time, wire, verbs, engine, link |
 //! | [`nic`] | an engine on a link, and the thread that drives them: a software NIC that runs | time, wire, memory, verbs, device, engine, link, raw_eth |
 //! | [`ping`] | UD probes with six time stamps: prober and responder as state machines, on any device; what a fleet of them tells | time, histogram, secret, wire, verbs, device |
-//! | [`ibverbs`] | the C ABI of `libibverbs`, and the files that its devices have | wire, verbs, link |
+//! | `ibverbs` | the C ABI of `libibverbs`, and the files that its devices have | wire, verbs, link |
 //! | [`rdma_nic`] | a real RNIC, through the system's `libibverbs` and `librdmacm` | time, secret, wire, memory, verbs, table, device, cm, ibverbs |
 //! | [`connect`] | connections by the connection manager, of soft NICs and of the system: listeners and connections | time, secret, wire, verbs, device, cm, link, nic, rdma_nic |
 //! | [`net`] | messages and remote memory for programs that know sockets, on any device | counters, setters, wire, memory, verbs, device, link, nic, connect, rdma_nic |
@@ -140,7 +150,9 @@ pub mod cm;
 #[cfg(feature = "conform")]
 pub mod conform;
 pub mod connect;
+// Only the command and its tests use it: no promise is made about it.
 #[cfg(feature = "conform")]
+#[doc(hidden)]
 pub mod control;
 mod counters;
 pub mod decode;
@@ -148,6 +160,8 @@ pub mod device;
 pub mod engine;
 pub mod group;
 pub mod histogram;
+// Only `rdma_nic` and the C library of this repository use it: no promise is made about it.
+#[doc(hidden)]
 pub mod ibverbs;
 pub mod link;
 pub mod memory;

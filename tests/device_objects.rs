@@ -155,7 +155,7 @@ fn one_sided_operations_reach_published_memory() {
     let published = b.pd.allocate(64, ALL).unwrap();
     published.write(0, &7_u64.to_ne_bytes()).unwrap();
     let remote = published.slice(..8).unwrap().remote();
-    a_qp.compare_swap(1, remote, [7, 9], a.pd.create_buf(8).unwrap()).unwrap();
+    a_qp.compare_swap(1, remote, 7, 9, a.pd.create_buf(8).unwrap()).unwrap();
     a_qp.fetch_add(2, remote, 3, a.pd.create_buf(8).unwrap()).unwrap();
     assert_eq!(a.done(1).payload(), 7_u64.to_ne_bytes());
     assert_eq!(a.done(2).payload(), 9_u64.to_ne_bytes());
@@ -235,7 +235,7 @@ fn datagrams_come_without_their_network_header() {
     let (to, a_qp) = (b_qp.endpoint().unwrap(), a_qp.open(&how).unwrap());
     let _b_qp = b_qp.open(&how).unwrap();
     let ah = a.pd.create_ah(AhAttr::new(to.gid, 0)).unwrap();
-    a_qp.send_to(1, b"datagram", (&ah, to.qpn, how.qkey)).unwrap();
+    a_qp.send_to(1, b"datagram", &ah, to.qpn, how.qkey).unwrap();
     // The work request keeps it.
     drop(ah);
     a.done(1);

@@ -4,9 +4,6 @@
 /// long is summed up in the totals and forgotten when there are more.
 pub const ENDPOINTS_MAX: usize = 32_768;
 
-/// Connections that are followed at once.
-pub const CONNECTIONS_MAX: usize = ENDPOINTS_MAX / 2;
-
 /// Connections that ended before the capture did (their queue pair numbers were used anew) and are
 /// kept for the report.
 pub const ENDED_CONNECTIONS_MAX: usize = 16_384;

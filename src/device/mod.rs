@@ -85,4 +85,4 @@ pub use interface::{Channel, Device, Events};
 pub use memory::{Buf, Lender, Loan, Memory, Mr, MrSlice, RemoteSlice};
 pub use qp::{AnyQp, QpBuilder};
 pub use typed::{Connected, Init, Qp, Rc, Ready, Transport, Uc, Ud};
-pub use work::{Payload, Refused, Work};
+pub use work::{Destination, Payload, Refused, Work};

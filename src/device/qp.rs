@@ -1,18 +1,18 @@
 //! Queue pairs whose transport and state are known at run time.
 
-use super::context::{Ah, Pd, Srq};
+use super::context::{Pd, Srq};
 use super::cq::Cq;
 use super::interface::Device;
 use super::memory::Memory;
 use super::pending::{Entry, Order, Queue};
 use super::typed::{Init, Qp, Transport};
-use super::work::{Refused, Work};
+use super::work::{Destination, Refused, Work};
 use crate::verbs::{
     AttrMask, Connect, ConnectError, CreateError, Data, Endpoint, ModifyError, PostError, QpAttr,
     QpCap, QpCreate, QpHandle, QpInitAttr, QpState, QpType, RecvWr, SendOp, SendWr, Target,
     UdTarget, WcOpcode, WrId,
 };
-use crate::wire::{QKey, Qpn};
+use crate::wire::Qpn;
 
 /// Creates a queue pair: [`Pd::qp`] begins, [`build`](Self::build) ends.
 ///
@@ -321,13 +321,13 @@ impl AnyQp {
     }
 }
 
-fn entry(id: WrId, op: &SendOp, memory: Memory, target: Option<(Ah, Qpn, QKey)>) -> Entry {
-    let ah = target.map(|(ah, ..)| ah);
+fn entry(id: WrId, op: &SendOp, memory: Memory, target: Option<Destination>) -> Entry {
+    let ah = target.map(|target| target.ah);
     Entry { id, opcode: op.opcode().info().completes_as, memory, ah }
 }
 
-fn ud_target(target: Option<&(Ah, Qpn, QKey)>) -> Target {
-    target.map_or(Target::Peer, |(ah, qpn, qkey)| {
+fn ud_target(target: Option<&Destination>) -> Target {
+    target.map_or(Target::Peer, |Destination { ah, qpn, qkey }| {
         Target::Ud(UdTarget { ah: ah.handle(), qpn: *qpn, qkey: *qkey })
     })
 }

@@ -200,7 +200,8 @@ impl Qp<Rc> {
         &self,
         id: u64,
         at: RemoteSlice,
-        [compare, swap]: [u64; 2],
+        compare: u64,
+        swap: u64,
         into: impl Into<Memory>,
     ) -> Result<(), Refused> {
         let op = SendOp::CompareSwap { remote_addr: at.addr, rkey: at.rkey, compare, swap };
@@ -228,7 +229,9 @@ impl Qp<Ud> {
         &self,
         id: u64,
         payload: impl Into<Payload<'w>>,
-        (ah, qpn, qkey): (&Ah, Qpn, QKey),
+        ah: &Ah,
+        qpn: Qpn,
+        qkey: QKey,
     ) -> Result<(), Refused> {
         self.qp.post_one(Work::send(id, payload).to(ah, qpn, qkey))
     }

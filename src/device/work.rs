@@ -69,7 +69,7 @@ impl<'a, const N: usize> From<&'a [u8; N]> for Payload<'a> {
 ///
 /// // Several of these make one doorbell: `qp.post(…)`. Only the last is reported.
 /// let first = Work::send(1, b"first").unsignaled();
-/// let last = Work::send(2, b"last").with_flags(SendFlags::SOLICITED);
+/// let last = Work::send(2, b"last");
 /// assert!(!first.flags.contains(SendFlags::SIGNALED) && last.flags.contains(SendFlags::SIGNALED));
 /// ```
 #[derive(Debug)]
@@ -83,7 +83,7 @@ pub struct Work<'a> {
     /// Flags.
     pub flags: SendFlags,
     /// Destination of a datagram.
-    pub target: Option<(Ah, Qpn, QKey)>,
+    pub target: Option<Destination>,
 }
 
 impl<'a> Work<'a> {
@@ -119,13 +119,6 @@ impl<'a> Work<'a> {
         self
     }
 
-    /// Adds flags.
-    #[must_use]
-    pub fn with_flags(mut self, flags: SendFlags) -> Self {
-        self.flags |= flags;
-        self
-    }
-
     /// Has its success not reported: its memory comes back with the next completion of the same
     /// send queue.
     #[must_use]
@@ -137,9 +130,20 @@ impl<'a> Work<'a> {
     /// Sends a datagram there.
     #[must_use]
     pub fn to(mut self, ah: &Ah, qpn: Qpn, qkey: QKey) -> Self {
-        self.target = Some((ah.clone(), qpn, qkey));
+        self.target = Some(Destination { ah: ah.clone(), qpn, qkey });
         self
     }
+}
+
+/// Destination of a datagram.
+#[derive(Clone, Debug)]
+pub struct Destination {
+    /// Address handle of its port.
+    pub ah: Ah,
+    /// Queue pair number.
+    pub qpn: Qpn,
+    /// Queue key.
+    pub qkey: QKey,
 }
 
 /// A work request that was not posted, and its memory.

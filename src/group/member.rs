@@ -266,11 +266,6 @@ impl Member {
         Ok(backlog)
     }
 
-    /// Polls the sending side of all peers that are connected. Returns the bytes of all rings.
-    pub fn poll_send_all(&self) -> Result<usize, Error> {
-        Ok(self.peers().filter_map(|peer| self.poll_send(peer).ok()).sum())
-    }
-
     /// Polls the receiving side of a peer: the handler gets what has arrived, up to 64 messages.
     /// Returns their number.
     pub fn poll_receive(&self, peer: usize, handler: &mut impl Handler) -> Result<usize, Error> {

@@ -38,7 +38,7 @@ fn link(gid: Gid, name: &str, own: &Arc<End>, other: &Arc<End>) -> Link {
             prefixes: Prefixes::new(&Path::NOWHERE),
             bad: 0,
         }),
-        port: Port { name, gids: vec![gid], mtu: Mtu::M4096, interface: None },
+        port: Port { name, gids: vec![gid], mtu: Mtu::M4096, interface: None, is_shared: false },
         frames: None,
         monitor: None,
     }

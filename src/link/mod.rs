@@ -158,14 +158,9 @@ pub struct Port {
     pub mtu: Mtu,
     /// The network interface, if there is one.
     pub interface: Option<String>,
-}
-
-impl Port {
     /// Whether other processes can open a port with the same addresses and receive the same
     /// packets, as on raw links.
-    pub fn is_shared(&self) -> bool {
-        self.name.starts_with("raw:")
-    }
+    pub is_shared: bool,
 }
 
 /// The half of a link that sends.

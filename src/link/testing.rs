@@ -70,8 +70,13 @@ impl Recorder {
 }
 
 pub(super) fn link_to(recorder: &Recorder) -> Link {
-    let port =
-        Port { name: "test".to_owned(), gids: vec![PATH.source], mtu: Mtu::M1024, interface: None };
+    let port = Port {
+        name: "test".to_owned(),
+        gids: vec![PATH.source],
+        mtu: Mtu::M1024,
+        interface: None,
+        is_shared: false,
+    };
     Link {
         sender: Box::new(recorder.clone()),
         receiver: Box::new(recorder.clone()),

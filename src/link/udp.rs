@@ -142,6 +142,7 @@ pub fn open(options: &Options) -> Result<Link, OpenError> {
             gids: vec![gid],
             mtu,
             interface: Some(interface.name),
+            is_shared: false,
         },
         frames: None,
         monitor: monitor(interface.index, address, options.mtu, (vec![gid], mtu)),

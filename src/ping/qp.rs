@@ -173,7 +173,7 @@ impl ProbeQp {
         let mut buf = self.free.pop().ok_or_else(full)?;
         let written = buf.write(0, bytes);
         let posted = match written {
-            Ok(()) => self.qp.send_to(id, buf, (&ah, to.qpn, to.qkey)),
+            Ok(()) => self.qp.send_to(id, buf, &ah, to.qpn, to.qkey),
             Err(error) => {
                 self.free.push(buf);
                 return Err(io::Error::other(error));

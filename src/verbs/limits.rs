@@ -11,10 +11,6 @@ pub const GRH_BYTES: u32 = 40;
 /// Length of the operand of an ATOMIC, in bytes.
 pub const ATOMIC_BYTES: u32 = 8;
 
-/// Maximum number of READs and ATOMICs that a queue pair can have in flight: the attribute is a
-/// byte.
-pub const RD_ATOMIC_MAX: u8 = u8::MAX;
-
 // The length of a message is a 32-bit field of the RETH, and half of all sequence numbers must
 // cover it at any MTU.
 const _: () = assert!(MESSAGE_BYTES_MAX <= u32::MAX as u64);

@@ -134,6 +134,7 @@ pub fn open(config: &Config) -> Result<Link, OpenError> {
         gids,
         mtu,
         interface: Some(interface.name.clone()),
+        is_shared: true,
     };
     let sockets = [packet_socket(config)?, packet_socket(config)?];
     let frames = RawFrames::new(sockets, &interface).map_err(fail("prepare for frames"))?;
