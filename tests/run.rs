@@ -78,7 +78,7 @@ fn files_are_in_shared_memory_without_a_temporary_directory_and_unknown_forms_ar
     std::fs::write(place.0.join("libroce-files.so"), b"").unwrap();
     let run = |form: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-        command.args(["run", "--device", "udp:127.9.4.7", "sh", "-c", "echo $ROCE_TREE"]);
+        command.args(["run", "--device", "udp:127.9.4.12", "sh", "-c", "echo $ROCE_TREE"]);
         command.env("ROCE_LIBRARY", &place.0).env("TMPDIR", "/nonexistent");
         command.env("ROCE_FILES", form).output().unwrap()
     };

@@ -411,7 +411,9 @@ fn private_directory_in(temporary: &Path) -> io::Result<PathBuf> {
         let path = temporary.join(name);
         make_directory(&path)?;
         let there = fs::symlink_metadata(&path)?;
-        if there.is_dir() && there.uid() == user && there.mode() & 0o022 == 0 {
+        let is_own = there.is_dir() && there.uid() == user && there.mode() & 0o022 == 0;
+        // It may be there from before on a file system that is read-only now.
+        if is_own && rustix::fs::access(&path, rustix::fs::Access::WRITE_OK).is_ok() {
             return Ok(path);
         }
     }

@@ -105,7 +105,9 @@ pub(crate) fn mtu(any: BorrowedFd<'_>, name: &str) -> io::Result<usize> {
     let mut request = request_about(name)?;
     // SAFETY: this request reads a name, which ends with zero, and writes a number, both into
     // `request`.
-    if unsafe { libc::ioctl(any.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) } < 0 {
+    if unsafe { libc::ioctl(any.as_raw_fd(), libc::SIOCGIFMTU as libc::Ioctl, &raw mut request) }
+        < 0
+    {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the request wrote this member, and every member is plain numbers anyway.

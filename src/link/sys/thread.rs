@@ -22,6 +22,11 @@ const STACK: usize = 2 << 20;
 #[derive(Debug)]
 pub(crate) struct Thread(Option<libc::pthread_t>);
 
+// SAFETY: the name of a thread, which any thread may wait for or detach. With musl it is a pointer.
+unsafe impl Send for Thread {}
+// SAFETY: as above; nothing can be done with it by reference.
+unsafe impl Sync for Thread {}
+
 impl Thread {
     /// Waits for its end.
     pub(crate) fn join(mut self) -> io::Result<()> {

@@ -21,7 +21,7 @@ pub(super) fn check() -> Vec<Finding> {
         Err(error) => {
             let text = format!("{error:#}");
             // Its messages end with what to do.
-            let (finding, cure) = text.split_once("; ").unwrap_or((&text, "install the library"));
+            let (finding, cure) = text.rsplit_once("; ").unwrap_or((&text, "install the library"));
             return vec![Finding::failure(CHECK, finding, cure)];
         }
     };
