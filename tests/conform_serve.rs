@@ -1,6 +1,8 @@
 //! `roce conform serve` with clients that mean no good, and runs of `roce conform` that end early.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "common/loopback.rs"]
+mod loopback;
 #[path = "common/process.rs"]
 mod process;
 
@@ -10,6 +12,7 @@ use std::process::{Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use loopback::loopback;
 use process::{Child, Command};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -54,7 +57,7 @@ impl Server {
         // From the address that `reach` names.
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
         let socket = socket.unwrap();
-        socket.bind(&SocketAddr::from((CLIENT, 0)).into()).unwrap();
+        socket.bind(&SocketAddr::from((client_address(), 0)).into()).unwrap();
         socket.connect(&SocketAddr::from((self.address, self.port)).into()).unwrap();
         let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(LONG)).unwrap();
@@ -152,12 +155,19 @@ fn instance(changes: &Value) -> Value {
 }
 
 /// Address that clients connect from.
-const CLIENT: Ipv4Addr = Ipv4Addr::new(127, 0, 74, 9);
+fn client_address() -> Ipv4Addr {
+    loopback(74, 9)
+}
+
+/// A device at an address of this run.
+fn device(net: u8, host: u8) -> String {
+    format!("udp:{}", loopback(net, host))
+}
 
 /// Returns numbers, addresses and keys of a client's objects.
 fn reach(last: u8, len: u64) -> Value {
     json!({"reach": {
-        "gid": format!("::ffff:127.0.74.{last}"),
+        "gid": format!("::ffff:{}", loopback(74, last)),
         "qps": [[17, 0]],
         "buffers": [{"name": "main", "addr": 4096, "len": len, "rkey": 1}],
         "windows": {},
@@ -171,7 +181,7 @@ fn conform(args: &[&str]) -> Output {
 
 #[test]
 fn honest_client_succeeds_while_strangers_abuse_the_server() {
-    let server = Server::start("udp:127.0.74.1");
+    let server = Server::start(&device(74, 1));
     // Garbage, escapes, what is no UTF-8, and lines that never end.
     for bytes in [
         &b"\x1b]0;owned\x07\x1b[2J\n"[..],
@@ -197,7 +207,8 @@ fn honest_client_succeeds_while_strangers_abuse_the_server() {
     while holder.hear() != json!("ready") {}
     silent.extend((0..40).map(|_| server.connect()));
     let port = server.port.to_string();
-    let args = ["-d", "udp:127.0.74.2", "-p", &port, "127.0.74.1", "--filter", "write/*"];
+    let args =
+        ["-d", &device(74, 2), "-p", &port, &loopback(74, 1).to_string(), "--filter", "write/*"];
     let output = conform(&args);
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -214,7 +225,7 @@ fn honest_client_succeeds_while_strangers_abuse_the_server() {
 /// takes no time from the one that has the device.
 #[test]
 fn client_that_is_gone_does_not_wait_for_the_device() {
-    let server = Server::start("udp:127.0.74.3");
+    let server = Server::start(&device(74, 3));
     let begin = |client: &mut Client| {
         let steps = json!({"steps": [{"responder": "sleep", "ms": 50_000}], "limit": 60});
         client.say(&json!({"begin": {"instance": instance(&steps), "play": "responder"}}));
@@ -282,16 +293,16 @@ fn unsound_instances_are_refused(server: &Server) {
 
 /// Packets go to the client's own address, and objects are those of the scenario.
 fn unsound_objects_are_refused(server: &Server) {
-    let mut elsewhere = reach(9, 256);
+    let (own, mut elsewhere) = (client_address(), reach(9, 256));
     elsewhere["reach"]["gid"] = json!("::ffff:198.51.100.7");
     let mut number = reach(9, 256);
     number["reach"]["qps"] = json!([[1 << 24, 0]]);
     let mut windows = reach(9, 256);
     windows["reach"]["windows"] = json!({"w": 1});
     for (objects, why) in [
-        (elsewhere, "the GID ::ffff:198.51.100.7 is not the address 127.0.74.9"),
+        (elsewhere, format!("the GID ::ffff:198.51.100.7 is not the address {own}").as_str()),
         // Another address of loopback is another host.
-        (reach(8, 256), "the GID ::ffff:127.0.74.8 is not the address 127.0.74.9"),
+        (reach(8, 256), &format!("the GID ::ffff:{} is not the address {own}", loopback(74, 8))),
         (number, "at most 24 bits"),
         (windows, "memory windows"),
         (reach(9, u64::MAX), "buffers"),
@@ -374,9 +385,10 @@ fn interrupted_run_reports_what_there_is() {
 
 #[test]
 fn run_whose_peer_dies_reports_what_there_is() {
-    let server = Server::start("udp:127.0.75.1");
+    let server = Server::start(&device(75, 1));
     let port = server.port.to_string();
-    let args = ["-d", "udp:127.0.75.2", "-p", &port, "127.0.75.1", "--role", "requester"];
+    let args =
+        ["-d", &device(75, 2), "-p", &port, &loopback(75, 1).to_string(), "--role", "requester"];
     let (status, shown, errors, xml) = stopped_run("dead-peer", &args, |_| drop(server));
     assert_eq!(status, Some(2), "{shown}{errors}");
     assert!(shown.contains("1 scenario: 1 agreed,"), "{shown}");
@@ -428,11 +440,11 @@ expect.memory = ["responder 0..size = requester 0"]
 
 #[test]
 fn connection_manager_connects_the_queue_pairs_of_scenarios() {
-    let server = Server::start_with("udp:127.0.79.1", &["-R"]);
+    let server = Server::start_with(&device(79, 1), &["-R"]);
     let port = server.port.to_string();
     let filters = ["--filter", "error/recv-*", "--filter", "ud/send", "--filter", "lost/*"];
     let run = |args: &[&str]| {
-        let device = ["-d", "udp:127.0.79.2", "-p", &port, "127.0.79.1"];
+        let device = ["-d", &device(79, 2), "-p", &port, &loopback(79, 1).to_string()];
         let output = conform(&[&device[..], &filters, args].concat());
         let text = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap()).concat();
         (output.status.code(), text)
@@ -443,7 +455,7 @@ fn connection_manager_connects_the_queue_pairs_of_scenarios() {
     let (status, text) = run(&[]);
     assert!(status != Some(0) && text.contains("use -R on both or on neither"), "{text}");
     // On one machine, too.
-    let pair = ["-R", "-d", "udp:127.0.79.3", "--peer", "udp:127.0.79.4"];
+    let pair = ["-R", "-d", &device(79, 3), "--peer", &device(79, 4)];
     let output = conform(&[&pair[..], &["--filter", "error/wrong-rkey/*"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
 }

@@ -56,8 +56,7 @@ impl Said {
 
 /// An address of this run.
 fn address(host: u8) -> String {
-    let run = std::process::id() % 0xff00;
-    format!("127.{}.{}.{host}", 1 + run / 256 % 250, run % 256)
+    loopback::loopback(0, host).to_string()
 }
 
 struct Server {
@@ -338,6 +337,8 @@ fn host_of_a_mesh_that_is_down_is_named() {
     assert!(text.contains("the server wants a token"), "{text}");
 }
 
+#[path = "common/loopback.rs"]
+mod loopback;
 #[path = "common/process.rs"]
 mod process;
 #[path = "common/requests.rs"]

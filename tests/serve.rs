@@ -5,6 +5,8 @@
     reason = "a test that cannot go on fails, and waits no longer than so"
 )]
 
+#[path = "common/loopback.rs"]
+mod loopback;
 #[path = "common/process.rs"]
 mod process;
 #[path = "common/requests.rs"]
@@ -36,8 +38,8 @@ struct Server {
 impl Server {
     /// `host` tells the servers of this file apart.
     fn start(host: u8, args: &[&str], env: &[(&str, &str)]) -> Self {
-        let run = std::process::id() % 0xff00;
-        let net = format!("127.{}.{}", 1 + run / 256 % 250, run % 256);
+        let [first, second, third, _] = loopback::loopback(0, host).octets();
+        let net = format!("{first}.{second}.{third}");
         let mut child = Command::new(env!("CARGO_BIN_EXE_roce"))
             .args(["serve", "-d", &format!("udp:{net}.{host}"), "-p", "0"])
             .args(args)

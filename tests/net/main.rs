@@ -9,6 +9,8 @@ mod example;
 mod examples;
 mod faults;
 mod life;
+#[path = "../common/loopback.rs"]
+mod loopback;
 mod many;
 #[path = "../common/needs.rs"]
 #[allow(unreachable_pub, reason = "shared by several tests")]
@@ -20,10 +22,11 @@ mod netns;
 mod process;
 mod remote;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use loopback::loopback;
 use roce::link::{fault, udp};
 use roce::net::{Config, Connection, Endpoint};
 use roce::nic::SoftNic;
@@ -34,12 +37,6 @@ pub const WAIT: Duration = Duration::from_secs(60);
 /// A configuration that waits long where a test would fail.
 pub fn config() -> Config {
     Config::default().ring(64 << 10).linger(WAIT).connect_timeout(WAIT)
-}
-
-/// A loopback address of this run alone: another may be at work on the same host.
-pub fn loopback(net: u8, host: u8) -> Ipv4Addr {
-    let run = u8::try_from(std::process::id() % 200).unwrap();
-    Ipv4Addr::new(127, 21 + run, net, host)
 }
 
 /// An endpoint on a soft NIC at a loopback address, over a network with faults.

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::loopback::loopback;
+
 /// Maximum time that anything may take on a machine under load.
 pub const LONG: Duration = Duration::from_secs(60);
 
@@ -31,11 +33,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Returns a loopback address of this run. Tests of this suite differ by `number`.
 pub fn address(number: u16) -> Ipv4Addr {
-    // The second octet is that of this suite: other suites use addresses by process number, too.
-    let run = std::process::id() % 0x3f;
-    let [high, low] = number.to_be_bytes();
-    assert!(high < 4 && low > 0 && low < 255, "{number} is no address");
-    Ipv4Addr::new(127, 251, u8::try_from(run << 2).unwrap() | high, low)
+    let [net, host] = number.to_be_bytes();
+    assert!(host > 0 && host < 255, "{number} is no address");
+    loopback(net, host)
 }
 
 /// Packets and bytes that passed a socket, without headers of UDP and TCP.

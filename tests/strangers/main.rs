@@ -19,6 +19,8 @@ mod conform;
 mod group;
 mod harness;
 mod liar;
+#[path = "../common/loopback.rs"]
+mod loopback;
 mod mesh;
 mod metrics;
 mod net;
