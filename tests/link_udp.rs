@@ -2,6 +2,8 @@
 //! at.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "common/loopback.rs"]
+mod addresses;
 mod common;
 
 use std::collections::BTreeSet;
@@ -107,7 +109,7 @@ fn taken(link: &Link, name: &str) -> u64 {
 
 /// Loopback addresses that no other test uses.
 fn loopback(test: u8) -> (Ipv4Addr, Ipv4Addr) {
-    (Ipv4Addr::new(127, 47, test, 1), Ipv4Addr::new(127, 47, test, 2))
+    (addresses::loopback(test, 1), addresses::loopback(test, 2))
 }
 
 #[test]
@@ -116,7 +118,7 @@ fn packets_pass_both_ways_on_loopback() {
     let (mut a, mut b) = (open(here), open(there));
     assert_eq!(
         (a.port.name.as_str(), a.port.gids.as_slice()),
-        ("udp:127.47.1.1", &[gid(here)][..])
+        (format!("udp:{here}").as_str(), &[gid(here)][..])
     );
     assert_eq!((a.port.interface.as_deref(), a.port.mtu), (Some("lo"), Mtu::M4096));
     let all: Vec<_> = (0..200).map(|psn| packet(psn, psn as usize * 4)).collect();
@@ -312,9 +314,11 @@ fn errors_name_the_cure() {
         assert!(matches!(error, OpenError::InUse { .. }), "{error:?}");
         assert_eq!(
             error.to_string(),
-            "UDP port 4791 of 127.47.10.1 is taken, by another soft NIC (roce serve, for one) or by the kernel's rdma_rxe: on \
+            format!(
+                "UDP port 4791 of {here} is taken, by another soft NIC (roce serve, for one) or by the kernel's rdma_rxe: on \
              one host every process needs an address of its own; use another address of this machine (udp:127.0.0.1 and \
              udp:127.0.0.2 for a server and a client on one host), or a raw link, which shares one"
+            )
         );
         drop(link);
         drop(open(here));

@@ -18,6 +18,7 @@ use roce::verbs::{
 };
 
 use crate::common::netns::{in_namespace, wire};
+use crate::loopback::loopback;
 
 /// Longer than anything takes on a loaded machine.
 const WAIT: Duration = Duration::from_secs(60);
@@ -110,7 +111,7 @@ fn post_recv(node: &Node, qp: QpHandle) -> Buffer {
 
 #[test]
 fn message_is_exchanged_over_ipv4() {
-    let (server, client) = (Node::start([127, 18, 1, 2], None), Node::start([127, 18, 1, 1], None));
+    let (server, client) = (Node::start(loopback(1, 2), None), Node::start(loopback(1, 1), None));
     exchange(&server, &client);
 }
 
@@ -185,7 +186,7 @@ fn nic_connects_to_itself() {
 
 #[test]
 fn refusals_have_a_reason_and_data() {
-    let (server, client) = (Node::start([127, 18, 2, 2], None), Node::start([127, 18, 2, 1], None));
+    let (server, client) = (Node::start(loopback(2, 2), None), Node::start(loopback(2, 1), None));
     let connect = |port| {
         let connected = client.manager.connect(client.qp(), server.at(port), &Options::default());
         match connected.unwrap_err() {
@@ -224,8 +225,8 @@ fn both_sides_agree_over_a_lossy_network() {
     const THREADS: usize = 32;
     let connections = std::env::var("CM_CONNECTIONS").map_or(250, |count| count.parse().unwrap());
     let faults = Some("loss=10%,dup=5%,reorder=5%");
-    let server = Node::start([127, 18, 3, 2], faults);
-    let client = Node::start([127, 18, 3, 1], faults);
+    let server = Node::start(loopback(3, 2), faults);
+    let client = Node::start(loopback(3, 1), faults);
     let listener = server.manager.listen(server.at(7174)).unwrap();
     let (next, accepted) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let outcomes = [(); 2].map(|()| Mutex::new(BTreeMap::new()));
@@ -292,8 +293,8 @@ fn descriptors() -> usize {
 #[test]
 fn connections_in_turn_leave_nothing() {
     in_namespace(|| {
-        let server = Node::start([127, 18, 4, 2], None);
-        let client = Node::start([127, 18, 4, 1], None);
+        let server = Node::start(loopback(4, 2), None);
+        let client = Node::start(loopback(4, 1), None);
         let listener = server.manager.listen(server.at(7174)).unwrap();
         let before = descriptors();
         std::thread::scope(|scope| {
@@ -329,10 +330,10 @@ fn connections_in_turn_leave_nothing() {
 /// A peer that asks and never answers keeps no other waiting, and its request fails alone.
 #[test]
 fn half_open_request_blocks_no_accept() {
-    let server = Node::start([127, 18, 14, 1], None);
+    let server = Node::start(loopback(14, 1), None);
     let listener = server.manager.listen(server.at(0)).unwrap();
     let at = listener.local_addr().unwrap();
-    let silent = crate::service::Node::start_with_short_timers("127.18.14.2");
+    let silent = crate::service::Node::start_with_short_timers(&loopback(14, 2).to_string());
     silent.connect(at, b"silent");
     let answer = || {
         let request = listener.accept_timeout(WAIT).unwrap();
@@ -343,7 +344,7 @@ fn half_open_request_blocks_no_accept() {
     let mut half_open = answer();
     silent.expect(EventKind::ConnectResponse);
     std::thread::scope(|scope| {
-        let client = Node::start([127, 18, 14, 3], None);
+        let client = Node::start(loopback(14, 3), None);
         let connecting = scope.spawn(move || {
             let connection = client.manager.connect(client.qp(), at, &Options::default()).unwrap();
             (client, connection)
@@ -362,12 +363,12 @@ fn half_open_request_blocks_no_accept() {
 /// Data that comes before the RTU, which is lost, establishes the connection.
 #[test]
 fn data_establishes_a_connection_whose_rtu_is_lost() {
-    let server = Node::start([127, 18, 15, 1], None);
+    let server = Node::start(loopback(15, 1), None);
     let listener = server.manager.listen(server.at(0)).unwrap();
     let at = listener.local_addr().unwrap();
     // Of what it sends to queue pair 1, only the REQ arrives.
     let faults: Vec<_> = (2..40).map(|nth| format!("drop=1:*:{nth}")).collect();
-    let client = Node::start([127, 18, 15, 2], Some(&faults.join(",")));
+    let client = Node::start(loopback(15, 2), Some(&faults.join(",")));
     let server_qp = server.qp();
     std::thread::scope(|scope| {
         let accepting = scope.spawn(|| {
@@ -394,8 +395,8 @@ fn end_of_a_connection_delivers_what_was_posted() {
     const MESSAGES: usize = 12;
     for (number, is_dropped) in [(1, false), (2, true)] {
         let faults = Some("loss=10%");
-        let server = Node::start([127, 18, 16, number], faults);
-        let client = Node::start([127, 18, 17, number], faults);
+        let server = Node::start(loopback(16, number), faults);
+        let client = Node::start(loopback(17, number), faults);
         let listener = server.manager.listen(server.at(0)).unwrap();
         let at = listener.local_addr().unwrap();
         let (client_qp, server_qp) = (client.qp(), server.qp());

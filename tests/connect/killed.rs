@@ -8,6 +8,7 @@ use std::process::Stdio;
 use roce::cm::{CmId, ConnParam, EventKind, State};
 
 use crate::common::process::{Child, Command};
+use crate::loopback::loopback;
 use crate::service::Node;
 
 /// Tells the test's process what it is: `ROLE STATE OWN-ADDRESS PEER-ADDRESS`.
@@ -244,7 +245,8 @@ impl Case {
     }
 
     fn run(&self, number: usize) {
-        let (own, peer) = (format!("127.17.20.{number}"), format!("127.17.21.{number}"));
+        let host = u8::try_from(number).unwrap();
+        let (own, peer) = (loopback(120, host).to_string(), loopback(121, host).to_string());
         let to = SocketAddr::new(peer.parse().unwrap(), PORT);
         let mut survivor = Side { node: Node::start_with_short_timers(&own), id: None };
         survivor.node.listen(PORT);

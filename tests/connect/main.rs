@@ -12,6 +12,8 @@ mod calls;
 mod captured;
 mod killed;
 mod life;
+#[path = "../common/loopback.rs"]
+mod loopback;
 mod negotiation;
 mod node;
 mod rawpeer;

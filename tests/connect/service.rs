@@ -15,6 +15,8 @@ use roce::time::Instant;
 use roce::verbs::QpType;
 use roce::wire::{Qpn, cm::PortSpace};
 
+use crate::loopback::loopback;
+
 /// Longer than anything takes on a loaded machine.
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -132,19 +134,20 @@ fn connects_and_disconnects(here: &str, there: &str) {
 
 #[test]
 fn two_nics_connect_over_ipv4() {
-    connects_and_disconnects("127.17.1.1", "127.17.1.2");
+    connects_and_disconnects(&loopback(101, 1).to_string(), &loopback(101, 2).to_string());
 }
 
 #[test]
 fn refused_service_is_reason_8() {
-    let (server, client) = (Node::start("127.17.2.2"), Node::start("127.17.2.1"));
+    let (server, client) =
+        (Node::start(&loopback(102, 2).to_string()), Node::start(&loopback(102, 1).to_string()));
     client.connect(SocketAddr::new(server.address, 7174), b"");
     assert_eq!(client.expect(EventKind::Rejected).status, 8);
 }
 
 #[test]
 fn program_sees_no_trace_of_queue_pair_1() {
-    let node = Node::start("127.17.3.1");
+    let node = Node::start(&loopback(103, 1).to_string());
     let nic = node.nic.as_ref().unwrap();
     let before = nic.query_device().unwrap();
     node.service.remove_nic(node.device).unwrap();
@@ -158,7 +161,7 @@ fn program_sees_no_trace_of_queue_pair_1() {
 
 #[test]
 fn dropped_nic_is_removed_from_the_service() {
-    let mut node = Node::start("127.17.4.1");
+    let mut node = Node::start(&loopback(104, 1).to_string());
     let listener = node.listen(7174);
     node.nic = None;
     let event = node.expect(EventKind::DeviceRemoval);
@@ -169,7 +172,8 @@ fn dropped_nic_is_removed_from_the_service() {
 
 #[test]
 fn shutdown_tells_peers() {
-    let (server, client) = (Node::start("127.17.5.2"), Node::start("127.17.5.1"));
+    let (server, client) =
+        (Node::start(&loopback(105, 2).to_string()), Node::start(&loopback(105, 1).to_string()));
     server.listen(7174);
     let id = client.connect(SocketAddr::new(server.address, 7174), b"");
     let request = server.expect(EventKind::ConnectRequest);
@@ -197,15 +201,15 @@ fn establish(client: &Node, server: &Node) -> (CmId, CmId) {
 /// the same QPN, and answers for the connections that it does not know.
 #[test]
 fn successor_of_a_killed_peer_connects_at_once() {
-    let server = Node::start("127.17.6.2");
+    let server = Node::start(&loopback(106, 2).to_string());
     server.listen(7174);
     let mut left = Vec::new();
     for _ in 0..3 {
-        let client = Node::start("127.17.6.1");
+        let client = Node::start(&loopback(106, 1).to_string());
         left.push(establish(&client, &server).1);
         client.kill();
     }
-    let client = Node::start("127.17.6.1");
+    let client = Node::start(&loopback(106, 1).to_string());
     let (_, request) = establish(&client, &server);
     for id in left {
         server.run(|manager, now| manager.disconnect(now, id)).unwrap();
@@ -221,15 +225,15 @@ fn successor_of_a_killed_peer_connects_at_once() {
 #[test]
 fn killed_peer_is_noticed_in_every_state() {
     const TIMED_OUT: i32 = -110;
-    let node = Node::start_with_short_timers("127.17.7.1");
+    let node = Node::start_with_short_timers(&loopback(107, 1).to_string());
     // REQ sent.
-    let id = node.connect("127.17.7.2:7174".parse().unwrap(), b"");
+    let id = node.connect((loopback(107, 2), 7174).into(), b"");
     let event = node.expect(EventKind::Unreachable);
     assert_eq!((event.id, event.status), (id, TIMED_OUT));
     // REQ received, then REP sent: the REQ says how long its sender takes, so that it has to be
     // short there.
     node.listen(7174);
-    let peer = Node::start_with_short_timers("127.17.7.2");
+    let peer = Node::start_with_short_timers(&loopback(107, 2).to_string());
     peer.connect(SocketAddr::new(node.address, 7174), b"");
     let request = node.expect(EventKind::ConnectRequest);
     peer.kill();
@@ -237,7 +241,7 @@ fn killed_peer_is_noticed_in_every_state() {
     let event = node.expect(EventKind::Unreachable);
     assert_eq!((event.id, event.status), (request.id, TIMED_OUT));
     // Established, then DREQ sent.
-    let peer = Node::start_with_short_timers("127.17.7.2");
+    let peer = Node::start_with_short_timers(&loopback(107, 2).to_string());
     let (_, established) = establish(&peer, &node);
     peer.kill();
     node.run(|manager, now| manager.disconnect(now, established)).unwrap();
@@ -253,8 +257,8 @@ fn burst_of_a_thousand_requests_is_taken_at_once() {
     // A retransmission comes after a minute, later than the test waits.
     config.manager.retransmission = Retransmission::Constant;
     config.manager.response_timeout = 24;
-    let server = Node::start("127.17.8.2");
-    let client = Node::start_with("127.17.8.1", config);
+    let server = Node::start(&loopback(108, 2).to_string());
+    let client = Node::start_with(&loopback(108, 1).to_string(), config);
     server.listen(7174);
     let to = SocketAddr::new(server.address, 7174);
     // All REQs leave with one command.

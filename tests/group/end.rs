@@ -146,9 +146,7 @@ fn members_prove_the_secret_of_the_group() {
 
 #[test]
 fn members_with_another_list_are_not_connected() {
-    let lists =
-        ["127.23.26.1:7000,127.23.26.2:7000", "127.23.26.1:7000,127.23.26.2:7000,127.23.26.3:7000"];
-    let lists = lists.map(|list| list.parse::<Hosts>().unwrap());
+    let lists = [2, 3].map(|count| hosts(26, count));
     let groups = [open(&lists[0], 0, &config(), None), open(&lists[1], 1, &config(), None)];
     let end = Instant::now() + WAIT;
     loop {

@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Output, Stdio};
 
 use crate::example::{assert_wrong_arguments_are_named, example};
+use crate::hosts_text;
+use crate::loopback::loopback;
 use crate::process::Child;
 
 fn text(output: &Output) -> String {
@@ -16,7 +18,7 @@ fn text(output: &Output) -> String {
 fn kv_loses_nothing_when_servers_are_killed() {
     let output = example("kv")
         .args(["-d", "udp:{}?loss=1%,reorder=1%"])
-        .env("KV", "127.24.1.1:7010,127.24.1.2:7010,127.24.1.3:7010,127.24.1.4:7010")
+        .env("KV", hosts_text(41, 4, 7010))
         .output()
         .unwrap();
     let text = text(&output);
@@ -36,7 +38,7 @@ impl Drop for Killed {
 
 #[test]
 fn kv_by_hand() {
-    let hosts = "127.24.3.1:7010,127.24.3.2:7010,127.24.3.3:7010,127.24.3.4:7010";
+    let hosts = &hosts_text(43, 4, 7010);
     let kv = |arguments: &[&str]| {
         let mut command = example("kv");
         command.args(arguments).env("KV", hosts);
@@ -74,10 +76,10 @@ fn all_reduce_by_threads() {
 
 #[test]
 fn all_reduce_by_processes_on_a_bad_network() {
-    let hosts = "127.24.4.1:7020,127.24.4.2:7020,127.24.4.3:7020";
+    let hosts = &hosts_text(44, 3, 7020);
     let members: Vec<Child> = (0..3)
         .map(|own| {
-            let device = format!("udp:127.24.4.{}?loss=10%,reorder=5%", own + 1);
+            let device = format!("udp:{}?loss=10%,reorder=5%", loopback(44, own + 1));
             let own = own.to_string();
             let arguments = ["--hosts", hosts, "--own", &own, "-d", &device, "--floats", "50000"];
             let mut command = example("all_reduce");
@@ -94,7 +96,7 @@ fn all_reduce_by_processes_on_a_bad_network() {
 
 #[test]
 fn all_reduce_with_a_member_that_is_killed_ends() {
-    let hosts = "127.24.6.1:7020,127.24.6.2:7020,127.24.6.3:7020";
+    let hosts = &hosts_text(46, 3, 7020);
     let mut members: Vec<Child> = (0..3)
         .map(|own: usize| {
             let own = own.to_string();

@@ -10,6 +10,8 @@ mod end;
 #[path = "../common/example.rs"]
 mod example;
 mod examples;
+#[path = "../common/loopback.rs"]
+mod loopback;
 #[path = "../common/process.rs"]
 mod process;
 mod restart;
@@ -21,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use loopback::loopback;
 use roce::device::Context;
 use roce::group::{Change, Config, Error, Group, Handler, Hosts, Member};
 use roce::link::{fault, udp};
@@ -30,9 +33,15 @@ use roce::nic::SoftNic;
 /// Longer than anything takes on a loaded machine.
 pub(crate) const WAIT: Duration = Duration::from_secs(60);
 
-/// Servers at 127.23.NET.1 and following.
+/// Servers at addresses of a net.
 pub(crate) fn hosts(net: u8, count: u8) -> Hosts {
-    Hosts::new((1..=count).map(|host| ([127, 23, net, host], 7000).into())).unwrap()
+    Hosts::new((1..=count).map(|host| (loopback(net, host), 7000).into())).unwrap()
+}
+
+/// The same as an argument of a program.
+pub(crate) fn hosts_text(net: u8, count: u8, port: u16) -> String {
+    let hosts = (1..=count).map(|host| format!("{}:{port}", loopback(net, host)));
+    hosts.collect::<Vec<_>>().join(",")
 }
 
 pub(crate) fn config() -> Config {
@@ -53,12 +62,12 @@ fn open(hosts: &Hosts, own: usize, config: &Config, faults: Option<&str>) -> Gro
 }
 
 /// A server whose connections are made by TCP exchanges. The list has addresses of the operating
-/// system's network; the device has another one, 127.33.NET.HOST, which the peers learn by the
+/// system's network; the device has another one, of another net, which the peers learn by the
 /// exchange.
 pub(crate) fn open_over_tcp(hosts: &Hosts, own: usize, config: &Config) -> Group {
     let IpAddr::V4(at) = hosts.get(own).unwrap().ip() else { panic!("{hosts}") };
     let [_, _, net, host] = at.octets();
-    let link = udp::open(&udp::Options::new([127, 33, net, host].into())).unwrap();
+    let link = udp::open(&udp::Options::new(loopback(net | 0x80, host).into())).unwrap();
     let endpoint = Endpoint::over_tcp(Context::new(SoftNic::start(link).unwrap())).unwrap();
     Group::on(&endpoint, hosts, own, config).unwrap()
 }

@@ -5,6 +5,7 @@ use std::process::Stdio;
 
 use roce::group::{Change, Error, Group};
 
+use crate::loopback::{RUN, run};
 use crate::process::{Child, Command};
 use crate::{Inbox, WAIT, config, hosts, message, open_over_tcp, poll_until, send};
 
@@ -64,6 +65,7 @@ pub(crate) fn command(signaling: Signaling, (net, count): Servers, own: usize) -
     command
         .args(["--exact", "restart::peer_process", "--nocapture"])
         .env("ROCE_GROUP_PEER", format!("{signaling} {net} {count} {own}"))
+        .env(RUN, run().to_string())
         .stdout(Stdio::piped());
     command
 }
