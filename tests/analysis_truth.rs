@@ -101,7 +101,7 @@ fn packets_that_were_overtaken_are_not_lost() {
         let totals = totals("reo", &[point]);
         let [requests, responses, reordered, copies] = faults(&totals);
         assert_eq!([requests, responses, copies], [0, 0, 0], "{point}");
-        assert!((100..=278).contains(&reordered), "{point}: {reordered}");
+        assert!((50..=278).contains(&reordered), "{point}: {reordered}");
         let causes = totals.retransmissions;
         assert!(
             causes.sequence_nak.packets * 100 >= causes.total().packets * 95,

@@ -272,14 +272,14 @@ impl Requester {
         }
     }
 
-    /// Tells a loss that nothing disproved. Where packets overtake others, a NAK does not tell a
-    /// lost packet from a late one, and where most do that are missing, nor does a gap.
+    /// Tells a loss that nothing disproved. Where one packet of [`LATE_SHARE`] that are missing is
+    /// late, a NAK does not tell a lost packet from a late one; where most are, nor does a gap.
     fn tell_open_loss<S: Sink>(&mut self, open: &OpenLoss, scene: &mut Scene<'_, S>) {
         let late = self.losses.late;
         let lost = self.statistics.lost_requests + self.losses.open.len() as u64 + 1;
         let is_mostly_late = late > lost;
         let is_uncertain = match open.sign {
-            Sign::Nak => late > 0,
+            Sign::Nak => late.saturating_mul(LATE_SHARE) > lost,
             Sign::Gap => {
                 let is_gap = open.loss.frame.is_none();
                 is_mostly_late && (is_gap || open.place == LossPlace::AfterCapturePoint)
@@ -351,6 +351,9 @@ impl Requester {
         }
     }
 }
+
+/// One late packet among so many that are lost casts doubt on the others.
+const LATE_SHARE: u64 = 8;
 
 /// The loss of a packet between two capture points.
 fn between_loss(

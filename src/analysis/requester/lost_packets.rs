@@ -108,7 +108,9 @@ impl Requester {
         let known = RecordFlags::LATE | RecordFlags::LOSS_REPORTED;
         let Some(record) = self.progress.records.get_mut(sequence) else { return };
         let is_told = record.missing > 0 || record.flags.intersects(known);
-        if !record.is_seen() || is_told || nak < record.frame {
+        // Of one that is on its way twice, the first may have been lost.
+        let is_twice = record.flags.contains(RecordFlags::TWICE);
+        if !record.is_seen() || is_told || is_twice || nak < record.frame {
             return;
         }
         record.flags |= RecordFlags::LATE;

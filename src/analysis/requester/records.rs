@@ -39,6 +39,8 @@ bitflags::bitflags! {
         const COPIED = 1 << 3;
         /// Arrived after a packet that was sent later.
         const LATE = 1 << 4;
+        /// Transmitted again while the transmission before was on its way.
+        const TWICE = 1 << 5;
     }
 }
 

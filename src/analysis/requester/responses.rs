@@ -115,12 +115,13 @@ impl Requester {
         let (begins, ends) = (info.position.begins(), info.position.ends());
         self.reads.runs.size(self.sizes.mtu());
         // A responder that gets a request late, or twice, repeats all responses to it.
-        let before = self.reads.stray.take();
+        let before = self.reads.stray;
         let is_next = before.is_some_and(|last| last + 1 == sequence);
         let answerable = packet.time.as_nanos().saturating_sub(self.round_trip.least());
         let arrival = self.reads.runs.response(sequence, begins, answerable);
         match arrival {
             Arrival::Due(missing) => {
+                self.reads.stray = None;
                 self.report_missing(&missing, packet.frame, scene);
                 return Place::Due;
             }
@@ -128,7 +129,7 @@ impl Requester {
                 self.reads.stray = Some(sequence);
                 return Place::Repeated;
             }
-            // A copy of the last one does not interrupt them.
+            // Neither a copy of the last one nor a late one interrupts them.
             Arrival::Stray if (begins && !ends) || before == Some(sequence) => {
                 self.reads.stray = Some(sequence);
                 return Place::Stray;

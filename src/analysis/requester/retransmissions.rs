@@ -371,7 +371,10 @@ impl Requester {
         self.answers.expect_again(packet.frame);
         self.progress.records.isolate(sequence, span);
         let pass = self.recovery.pass;
+        let is_timeout = self.recovery.pass_cause == Some(RetransmissionCause::Timeout);
         let record = self.progress.records.get_mut(sequence)?;
+        let since = packet.time.as_nanos().saturating_sub(record.time);
+        let is_twice = is_timeout || since < self.round_trip.smoothed();
         self.progress.gaps = self.progress.gaps.saturating_sub(record.open_gap());
         if !record.is_seen() && record.flags.contains(RecordFlags::NOT_CAPTURED) {
             self.statistics.not_captured = self.statistics.not_captured.saturating_sub(1);
@@ -384,6 +387,7 @@ impl Requester {
         }
         (record.frame, record.digest, record.pass) = (packet.frame, packet.digest, pass);
         record.flags = flags | (record.flags & RecordFlags::COPIED);
+        record.flags.set(RecordFlags::TWICE, is_twice);
         let end = record.end();
         // Responses that were missing are requested again.
         self.reads.request_again(sequence..end);
