@@ -326,3 +326,16 @@ fn public_captures_have_the_messages_that_tshark_counts() {
         );
     }
 }
+
+#[test]
+fn connections_in_tunnels_name_the_outer_addresses() {
+    let (report, _) = analyze_packets(&ours("tunnels.pcap"));
+    let found: BTreeSet<String> = report
+        .connections
+        .iter()
+        .map(|connection| connection.tunnel.map_or_else(String::new, |it| it.to_string()))
+        .collect();
+    // All its tunnels carry one connection; tshark has these addresses of its first frame.
+    let found: Vec<&str> = found.iter().map(String::as_str).collect();
+    assert_eq!(found, ["VXLAN 192.0.2.1 → 192.0.2.2"]);
+}

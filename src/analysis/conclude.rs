@@ -220,6 +220,7 @@ impl Analysis {
             flow: first.flow,
             service: first.key.service,
             ends,
+            tunnel: both[End::A.exchanged_if(swapped)].unwrap_or(first).tunnel,
             pairing: if is_alone { alone_pairing(first) } else { first.pairing },
             setup: attempt.map(|attempt| attempt.setup.clone()),
             path_mtu: attempt.and_then(|attempt| attempt.setup.path_mtu).or(path_mtu),

@@ -9,7 +9,7 @@ use super::message::OperationStatistics;
 use super::requester::operation_mut;
 use super::series::Series;
 use super::statistics::Distribution;
-use super::{FlowNumber, RetransmissionCause, Setup, serialize, service_name};
+use super::{FlowNumber, RetransmissionCause, Setup, TunnelFacts, serialize, service_name};
 use crate::decode::address_text;
 use crate::time::Instant;
 use crate::wire::{Gid, Qpn, Service};
@@ -25,6 +25,8 @@ pub struct Connection {
     pub service: Service,
     /// The two ends. The first is the one that sent the first request, or the CM's active side.
     pub ends: [Endpoint; 2],
+    /// Tunnel that carries the packets of the first end, if one does.
+    pub tunnel: Option<TunnelFacts>,
     /// Evidence by which the two queue pairs were paired.
     pub pairing: Pairing,
     /// Set-up by the connection manager, if its messages were captured.

@@ -64,7 +64,7 @@ pub use tracker::{Analysis, Config};
 
 pub use crate::observe::agreement::Setup;
 pub use crate::observe::end::End;
-pub use crate::observe::packet::{CmFacts, PacketFacts, RethFacts, Unsplit};
+pub use crate::observe::packet::{CmFacts, PacketFacts, RethFacts, TunnelFacts, Unsplit};
 pub use crate::observe::sightings::{LostBetween, Sightings};
 
 /// The number of a connection, from 1 in the order in which their first packets appear:

@@ -7,7 +7,7 @@ use super::congestion::Congestion;
 use super::connection::{Direction, Pairing};
 use super::requester::Requester;
 use super::series::Series;
-use super::{End, FlowNumber, PacketFacts};
+use super::{End, FlowNumber, PacketFacts, TunnelFacts};
 use crate::wire::{Gid, Service};
 
 /// Key of a stream: the sending host and the receiving queue pair.
@@ -94,6 +94,7 @@ pub(super) struct Stream {
     /// The stream in the other direction.
     pub(super) peer: Option<u32>,
     pub(super) pairing: Pairing,
+    pub(super) tunnel: Option<TunnelFacts>,
     pub(super) source_port: u16,
     pub(super) dscp: Option<u8>,
     pub(super) first_time: u64,
@@ -134,6 +135,7 @@ impl Stream {
             end: End::A,
             peer: None,
             pairing: Pairing::Unpaired,
+            tunnel: packet.tunnel,
             source_port: packet.source_port,
             dscp: packet.dscp,
             first_time: time,

@@ -9,16 +9,19 @@ impl Context<'_> {
     /// has zeros.
     pub fn addresses(&self) -> (Gid, Gid) {
         match (self.frame.network(), self.frame.lrh()) {
-            (Some(Network::Ipv4 { header, .. }), _) => {
-                (header.source().into(), header.destination().into())
-            }
-            (Some(Network::Ipv6 { header, .. }), _) => {
-                (header.source().into(), header.destination().into())
-            }
-            (Some(Network::Grh(grh)), _) => (grh.sgid(), grh.dgid()),
+            (Some(network), _) => network_addresses(network),
             (None, Some(lrh)) => (lid_gid(lrh.slid()), lid_gid(lrh.dlid())),
             (None, None) => (Gid::default(), Gid::default()),
         }
+    }
+}
+
+/// Returns the source and the destination address of a network layer.
+pub(crate) fn network_addresses(network: &Network<'_>) -> (Gid, Gid) {
+    match network {
+        Network::Ipv4 { header, .. } => (header.source().into(), header.destination().into()),
+        Network::Ipv6 { header, .. } => (header.source().into(), header.destination().into()),
+        Network::Grh(grh) => (grh.sgid(), grh.dgid()),
     }
 }
 

@@ -47,6 +47,7 @@ mod time;
 mod tree;
 
 pub use address::address_text;
+pub(crate) use address::network_addresses;
 pub use columns::write_columns;
 pub use context::{Annotations, Context, Decoder, FieldRef, TrainPosition};
 #[cfg(any(feature = "analysis", feature = "conform"))]

@@ -1,11 +1,17 @@
 //! Facts about one packet, for the analysis and the replay.
 
+use core::fmt;
+
+use serde::{Serialize, Serializer};
+
 use super::sightings::Sightings;
-use crate::decode::{Context, TrainPosition};
+use crate::decode::{Context, TrainPosition, address_text, network_addresses};
 use crate::time::Instant;
 use crate::wire::aeth::Syndrome;
 use crate::wire::mad::{AttributeId, MgmtClass};
-use crate::wire::{Bits, Gid, IcrcVerdict, Msn, Network, Opcode, Packet, Psn, Qpn, RKey, cm};
+use crate::wire::{
+    Bits, Gid, IcrcVerdict, Msn, Network, Opcode, Packet, Psn, Qpn, RKey, Tunnel, cm,
+};
 
 /// Facts about one packet: a value that can be made on any thread and kept.
 #[derive(Clone, Debug)]
@@ -23,6 +29,8 @@ pub struct PacketFacts {
     pub source: Gid,
     /// The receiver's address.
     pub destination: Gid,
+    /// Tunnel that carries it, where there is one. The other headers are those of the inner packet.
+    pub tunnel: Option<TunnelFacts>,
     /// The UDP source port; 0 where the packet has no UDP header.
     pub source_port: u16,
     /// The opcode.
@@ -84,6 +92,43 @@ impl Unsplit {
         }
         if packet.is_impossible() { Self::Certain } else { Self::Possible }
     }
+}
+
+/// A tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct TunnelFacts {
+    /// Kind of the innermost tunnel.
+    #[serde(serialize_with = "kind_name")]
+    pub kind: Tunnel,
+    /// Outer source and destination address; an MPLS label stack has none.
+    #[serde(serialize_with = "outer_addresses")]
+    pub outer: Option<[Gid; 2]>,
+}
+
+impl TunnelFacts {
+    fn new(kind: Tunnel, outer: Option<Network<'_>>) -> Self {
+        Self { kind, outer: outer.map(|network| network_addresses(&network).into()) }
+    }
+}
+
+impl fmt::Display for TunnelFacts {
+    /// As in `VXLAN 192.0.2.1 → 192.0.2.2`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.name())?;
+        match self.outer.map(|outer| outer.map(address_text)) {
+            Some([from, to]) => write!(f, " {from} → {to}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn kind_name<S: Serializer>(kind: &Tunnel, out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_str(kind.name())
+}
+
+fn outer_addresses<S: Serializer>(outer: &Option<[Gid; 2]>, out: S) -> Result<S::Ok, S::Error> {
+    outer.map(|outer| outer.map(address_text)).serialize(out)
 }
 
 /// Address, key and length of an RDMA request.
@@ -149,6 +194,7 @@ impl PacketFacts {
             time,
             source,
             destination,
+            tunnel: frame.tunnel().map(|kind| TunnelFacts::new(kind, frame.outer_network())),
             source_port: frame.udp().map_or(0, |udp| udp.source_port()),
             opcode: bth.opcode(),
             ack_request: bth.ack_req(),

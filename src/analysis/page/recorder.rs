@@ -208,6 +208,7 @@ mod tests {
             time: Instant::from_nanos(frame * 1000),
             source: Gid::default(),
             destination: Gid::default(),
+            tunnel: None,
             source_port: 49152,
             opcode: Opcode(4),
             ack_request: true,

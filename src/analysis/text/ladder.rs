@@ -239,7 +239,8 @@ impl<'a> Ladder<'a> {
         let mtu = one.path_mtu.map_or_else(String::new, |mtu| format!(", MTU {mtu}"));
         let service = service_name(one.service);
         let ends = ends_text(one);
-        self.text.push_str(&format!("Connection #{}: {ends}, {service}{mtu}\n", one.flow));
+        let tunnel = one.tunnel.map_or_else(String::new, |tunnel| format!(", in {tunnel}"));
+        self.text.push_str(&format!("Connection #{}: {ends}, {service}{mtu}{tunnel}\n", one.flow));
         let Layout { frame, lane, .. } = self.layout;
         let left = end_text(&one.ends[0]);
         let right = end_text(&one.ends[1]);

@@ -1,5 +1,8 @@
 //! A report for people: findings first, then the connections.
 
+use core::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use super::groups::write_groups;
 use super::paint::{Paint, Style, wrap};
 use super::table::{Align, Cell, Column, write_table};
@@ -46,6 +49,7 @@ impl ReportStyle {
         out.push('\n');
         self.write_connections(report, out);
         write_totals(report, style, out);
+        write_tunnels(report, style, out);
         let limits = &report.beyond_limits;
         if limits.packets + limits.connections + limits.messages > 0 {
             let text = format!(
@@ -264,6 +268,32 @@ fn packets_text(packets: u64, duplicates: u64) -> String {
         0 => packets,
         _ => format!("{packets} ({} not counted)", counted(duplicates, "duplicate")),
     }
+}
+
+/// Tunnels that a report names at the most.
+const TUNNELS_MAX: usize = 8;
+
+/// Tunnels that carry connections, those with the most of them first.
+fn write_tunnels(report: &Report, style: &Style, out: &mut String) {
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    for tunnel in report.connections.iter().filter_map(|connection| connection.tunnel) {
+        *counts.entry(tunnel.to_string()).or_default() += 1;
+    }
+    if counts.is_empty() {
+        return;
+    }
+    let mut tunnels: Vec<_> = counts.into_iter().collect();
+    tunnels.sort_by_key(|(_, connections)| Reverse(*connections));
+    let others = tunnels.len().saturating_sub(TUNNELS_MAX);
+    tunnels.truncate(TUNNELS_MAX);
+    let named = tunnels
+        .iter()
+        .map(|(tunnel, connections)| format!("{tunnel} ({})", counted(*connections, "connection")));
+    let mut named: Vec<String> = named.collect();
+    if others > 0 {
+        named.push(format!("{} more", count(others as u64)));
+    }
+    write_wrapped(&format!("In tunnels: {}.", named.join(", ")), style, out);
 }
 
 fn write_totals(report: &Report, style: &Style, out: &mut String) {

@@ -17,6 +17,7 @@ fn seen(file: u16, time: u64, from: u8, psn: u32) -> PacketFacts {
         time: Instant::from_nanos(time),
         source: Gid::from(Ipv4Addr::new(192, 0, 2, from)),
         destination: Gid::from(Ipv4Addr::new(192, 0, 2, 3 - from)),
+        tunnel: None,
         source_port: 50_000,
         opcode: Opcode::RC_SEND_ONLY,
         ack_request: true,
