@@ -229,6 +229,7 @@ fn generate(bytes: &[u8], run: &mut Run) {
         let has_aeth = info.is_some_and(|info| info.role == roce::wire::Role::Response);
         let reads = u32::from(length) << (what & 7);
         let facts = PacketFacts {
+            tunnel: None,
             frame: number as u64 + 1,
             train: None,
             file: u16::from(file % 3),

@@ -93,6 +93,7 @@ impl Script {
         let to = 1 - from;
         let source_port = 0xc000 + u16::try_from(self.pair.qps[from]).unwrap();
         PacketFacts {
+            tunnel: None,
             frame: self.frame + 1,
             train: None,
             file: 0,
