@@ -31,7 +31,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod address;
+pub(crate) mod address;
 mod columns;
 mod context;
 mod escape;
@@ -47,7 +47,6 @@ mod time;
 mod tree;
 
 pub use address::address_text;
-pub(crate) use address::network_addresses;
 pub use columns::write_columns;
 pub use context::{Annotations, Context, Decoder, FieldRef, TrainPosition};
 #[cfg(any(feature = "analysis", feature = "conform"))]

@@ -5,7 +5,8 @@ use core::fmt;
 use serde::{Serialize, Serializer};
 
 use super::sightings::Sightings;
-use crate::decode::{Context, TrainPosition, address_text, network_addresses};
+use crate::decode::address::network_addresses;
+use crate::decode::{Context, TrainPosition, address_text};
 use crate::time::Instant;
 use crate::wire::aeth::Syndrome;
 use crate::wire::mad::{AttributeId, MgmtClass};
