@@ -100,10 +100,8 @@ impl Run {
         // What is understood later than its packet came (responses whose connection is found later)
         // is only counted.
         assert!(all.duplicate_packets >= output.duplicates, "duplicates");
-        let causes = all.retransmissions;
-        let causes = [causes.timeout, causes.sequence_nak, causes.implied_nak, causes.rnr];
         // A later packet can show that one was late, and no retransmission.
-        let counted = causes.iter().map(|cause| cause.packets).sum::<u64>();
+        let counted = all.retransmissions.total().packets;
         let late = output.retransmissions.saturating_sub(counted);
         assert!(counted <= output.retransmissions && late <= all.reordered, "retransmissions");
         let lost = all.lost_requests + all.lost_responses + all.lost_or_late;

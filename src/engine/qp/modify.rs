@@ -45,7 +45,7 @@ impl Engine {
     /// let mut sides = Vec::new();
     /// for host in [1, 2] {
     ///     let gid = Gid::from(Ipv4Addr::new(192, 0, 2, host));
-    ///     let mut engine = Engine::new(Config::new(gid), host.into());
+    ///     let mut engine = Engine::new(Config::new(gid), u64::from(host));
     ///     let (pd, cq) = (engine.create_pd()?, engine.create_cq(16)?);
     ///     let init =
     ///         QpInitAttr { qp_type: QpType::Rc, cap: QpCap::ORDINARY, sq_sig_all: true };
