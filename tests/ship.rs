@@ -1,4 +1,4 @@
-//! What is released: versions that agree, and every dependency in the SBOM and among the licenses.
+//! Release files: versions agree, and the SBOM and the licenses name every dependency.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeSet;

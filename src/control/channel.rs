@@ -325,7 +325,7 @@ impl Channel {
 pub struct Applicant<'t, R> {
     /// Its protocol.
     pub protocol: Protocol,
-    /// What it asks for.
+    /// First message of the client: its request.
     pub request: R,
     opening: ServerOpening<'t>,
     digest: Request,

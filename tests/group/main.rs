@@ -38,7 +38,7 @@ pub(crate) fn hosts(net: u8, count: u8) -> Hosts {
     Hosts::new((1..=count).map(|host| (loopback(net, host), 7000).into())).unwrap()
 }
 
-/// The same as an argument of a program.
+/// List of these servers, as an argument of a program.
 pub(crate) fn hosts_text(net: u8, count: u8, port: u16) -> String {
     let hosts = (1..=count).map(|host| format!("{}:{port}", loopback(net, host)));
     hosts.collect::<Vec<_>>().join(",")

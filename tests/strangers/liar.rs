@@ -53,7 +53,7 @@ impl Liar {
     }
 }
 
-/// What a lying server says to `roce ping`: its responder is at this address.
+/// Answer of a lying server to `roce ping`: names a responder at this address.
 pub fn responder(address: Ipv4Addr) -> String {
     let gid = address.to_ipv6_mapped().to_string();
     let responder = json!({"gid": gid, "qpn": 0x11, "qkey": 0x1234});

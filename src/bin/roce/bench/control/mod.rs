@@ -15,8 +15,8 @@
 //!    counters.
 //!
 //! A client that asks for a queue pair and memory, and measures nothing, speaks another protocol:
-//! [`offer`]. Those of `roce ping` and `roce mesh` are [`probe`] and [`mesh`]. All four are told
-//! apart in [`request`].
+//! [`offer`]. Those of `roce ping` and `roce mesh` are [`probe`] and [`mesh`]. [`request`]
+//! distinguishes the four.
 //!
 //! Everything here is reachable by a stranger: it uses no socket, no clock and no command line, so
 //! that the fuzz target `bench_control` can include it.
