@@ -41,7 +41,7 @@ pub(crate) enum Message {
     Stop,
     /// The sender has sent everything.
     Done(Done),
-    /// Messages and bytes that arrived at the sender of this message.
+    /// Count of the messages that arrived at the sender of this message.
     Result(Seen),
     /// The client is done.
     Bye,
