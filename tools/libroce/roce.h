@@ -82,7 +82,7 @@ const char *roce_strerror(int error);
  * fails. An empty string if none has. */
 const char *roce_last_error(void);
 
-/* Returns the version of the library: "0.1.0". */
+/* Returns the version of the library, as pkg-config knows it: "0.2.0". */
 const char *roce_version(void);
 
 /* Devices -------------------------------------------------------------------------------------- */

@@ -28,6 +28,8 @@ use std::time::Duration;
 use process::{Child, Command};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+/// Version of the library, which is that of its tests.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Time that a build has, on a loaded machine.
 const BUILD: Duration = Duration::from_secs(1200);
@@ -61,6 +63,7 @@ fn compile(name: &str, source: &Path) -> PathBuf {
     let program = own_path(name);
     let status = Command::new("cc")
         .args(["-Wall", "-Wextra", "-Werror", "-std=gnu11", "-O1", "-I", ROOT])
+        .arg(format!("-DVERSION=\"{VERSION}\""))
         .arg(source)
         .arg("-L")
         .arg(library())
@@ -358,7 +361,8 @@ fn commands_of_the_page_do_what_it_says() {
     let output = start_as_is(&mut bash).finish();
     assert!(output.status.success(), "{script}{}", text(&output.stderr));
     let said = text(&output.stdout);
-    let installed = folder.0.canonicalize().unwrap().join(".local/lib/libroce.so.0.1.0");
+    let installed =
+        folder.0.canonicalize().unwrap().join(format!(".local/lib/libroce.so.{VERSION}"));
     let printed: String = commands.iter().map(|(_, printed)| printed.as_str()).collect();
     assert_eq!(said, format!("{}\n{printed}", installed.display()));
     check_installed(&folder.0.join(".local"));
@@ -366,7 +370,7 @@ fn commands_of_the_page_do_what_it_says() {
 
 /// The installed library has the soname that its links have, and exports what the header declares.
 fn check_installed(prefix: &Path) {
-    let library = prefix.join("lib/libroce.so.0.1.0");
+    let library = prefix.join(format!("lib/libroce.so.{VERSION}"));
     let run = |program: &str, arguments: [&OsStr; 2]| {
         let output = Command::new(program).args(arguments).output().unwrap();
         assert!(output.status.success(), "{program}: {}", text(&output.stderr));

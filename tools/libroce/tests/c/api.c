@@ -267,7 +267,7 @@ static void reconnect(struct pair *p) {
 }
 
 int main(void) {
-    CHECK(strcmp(roce_version(), "0.1.0") == 0);
+    CHECK(strcmp(roce_version(), VERSION) == 0);
     CHECK(strcmp(roce_last_error(), "") == 0);
     CHECK(strcmp(roce_strerror(ROCE_ELOST), "the connection is lost") == 0);
     CHECK(strcmp(roce_strerror(-1000), "there is no such error") == 0);
