@@ -306,12 +306,15 @@ impl Analysis {
 
     /// Handles a message of the connection manager.
     fn handle_cm<S: Sink>(&mut self, packet: &PacketFacts, cm: &CmFacts, sink: &mut S) {
-        let Some((host, peer, qpn)) = self.agreements.handle(packet, cm) else { return };
+        let Some(begun) = self.agreements.handle(packet, cm) else { return };
         // Packets to this queue pair before the set-up were another connection's.
         for service in [Service::Rc, Service::Uc, Service::Xrc] {
-            let source_qp = Key::NO_QP;
-            let key = Key { source: peer, destination: host, dest_qp: qpn, source_qp, service };
-            if let Some(&index) = self.by_key.get(&key) {
+            let (source, destination) = (begun.peer, begun.host);
+            let (dest_qp, source_qp) = (begun.qpn, Key::NO_QP);
+            let key = Key { source, destination, dest_qp, source_qp, service };
+            if let Some(&index) = self.by_key.get(&key)
+                && self.stream_mut(index).is_some_and(|it| it.first_frame < begun.request_frame)
+            {
                 self.retire(index, sink);
             }
         }

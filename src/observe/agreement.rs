@@ -65,8 +65,15 @@ pub(crate) struct Agreement {
     pub(crate) is_datagram: bool,
 }
 
-/// A queue pair that begins a new connection: its host, its peer's host, its number.
-pub(crate) type NewQp = (Gid, Gid, u32);
+/// A queue pair that begins a new connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewQp {
+    pub(crate) host: Gid,
+    pub(crate) peer: Gid,
+    pub(crate) qpn: u32,
+    /// Frame of the REQ: packets behind it may be of the new connection, also before the REP.
+    pub(crate) request_frame: u64,
+}
 
 /// All agreements, by the ends and by the communication IDs.
 #[derive(Clone, Debug, Default)]
@@ -156,7 +163,8 @@ impl Agreements {
         self.by_id.insert(key, id);
         let qpn = active_qp?;
         self.by_qp.insert((number(packet.source), qpn), id);
-        Some((packet.source, packet.destination, qpn))
+        let (host, peer, request_frame) = (packet.source, packet.destination, packet.frame);
+        Some(NewQp { host, peer, qpn, request_frame })
     }
 
     fn handle_reply(&mut self, packet: &PacketFacts, cm: &CmFacts) -> Option<NewQp> {
@@ -176,9 +184,10 @@ impl Agreements {
         // What the passive side accepts, and what it will have in flight itself.
         agreement.depths = [cm.responder_resources, cm.initiator_depth];
         let qpn = agreement.passive_qp?;
+        let request_frame = agreement.setup.request_frame.unwrap_or(packet.frame);
         self.by_id.insert((number(packet.source), cm.local_comm_id), id);
         self.by_qp.insert((number(packet.source), qpn), id);
-        Some((packet.source, packet.destination, qpn))
+        Some(NewQp { host: packet.source, peer: packet.destination, qpn, request_frame })
     }
 
     fn handle_other(&mut self, packet: &PacketFacts, cm: &CmFacts) {

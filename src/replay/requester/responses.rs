@@ -126,6 +126,8 @@ impl Requester {
             let until = record.map_or(sequence, |record| record.end() - 1).max(sequence);
             let is_known = self.nak.is_some_and(|nak| nak.from == from && !nak.is_served);
             if !is_stale && !is_known {
+                // One that names an earlier packet is settled, and may have been acted on first.
+                self.settled_nak = self.nak.filter(|nak| nak.until < from).or(self.settled_nak);
                 self.nak = Some(Trigger { from, until, time, frame, is_served: false });
             }
             return;

@@ -5,7 +5,7 @@ use super::record::Record;
 use super::requests::{Request, inside_read, is_rest_of};
 use super::rules;
 use super::shape::{Break, digest};
-use super::state::{Checked, Requester, Rnr};
+use super::state::{Checked, Requester, Rnr, Trigger};
 use crate::observe::sequence::psn_of;
 use crate::observe::transmissions::Spanning;
 use crate::replay::Undecided;
@@ -150,9 +150,11 @@ impl Requester {
             let broken = Break::new(&rules::RETRANSMISSION_CAUSE, found);
             return (Repeat::Rewind(Cause::Unknown), Err(broken.with_frame(self.progress.1)));
         }
-        let is_reaction = self.settled_nak.is_some_and(|nak| {
-            now <= nak.time.saturating_add(REACTION_NANOS)
-                && (nak.from..=nak.until).contains(&sequence)
+        // It goes back for each of two NAKs that come so soon after each other.
+        let is_recent = |nak: &Trigger| now <= nak.time.saturating_add(REACTION_NANOS);
+        let is_reaction = self.settled_nak.filter(is_recent).is_some_and(|nak| {
+            let naks = [Some(nak), self.nak.filter(is_recent)];
+            naks.iter().flatten().any(|nak| (nak.from..=nak.until).contains(&sequence))
         });
         if self.is_asked_for(sequence, record) {
             return (Repeat::Rewind(Cause::Loss), Ok(None));

@@ -54,6 +54,9 @@ pub(super) fn undecided(why: Undecided) -> Option<Verdict> {
     Some(Verdict::Undecided(why))
 }
 
+/// An acknowledgement or NAK follows the request that it answers sooner than this.
+const ANSWER_NANOS_MAX: u64 = 100_000;
+
 impl Track {
     /// Takes an answer of this responder; nothing if the verdict must wait.
     pub(super) fn response(
@@ -331,6 +334,14 @@ impl Track {
         self.check_msn(it, &[]).or(AGREED)
     }
 
+    /// Whether an answer comes so long after the last request that it answers one that was not
+    /// captured.
+    pub(super) fn answers_uncaptured(&self, it: &Captured<'_>) -> bool {
+        let (last, _) = self.last_request;
+        let quiet = it.input.facts.time.as_nanos().saturating_sub(last.as_nanos());
+        !self.is_complete && quiet > ANSWER_NANOS_MAX
+    }
+
     /// An acknowledgement of what was acknowledged: for a duplicate, or one that came late.
     fn judge_old_ack(&mut self, it: &Captured<'_>) -> Option<Verdict> {
         if it.seq + 1 < self.since {
@@ -345,6 +356,9 @@ impl Track {
         let expected = then.unwrap_or(self.msn);
         if self.may_answer_unseen(msn) {
             return undecided(Undecided::Network);
+        }
+        if self.answers_uncaptured(it) && self.counts_missing(msn) {
+            return undecided(Undecided::MissingPackets);
         }
         let found = format!("MSN {msn}, expected {expected}");
         let packet = with_msn(it.packet, expected);

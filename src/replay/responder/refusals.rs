@@ -129,6 +129,9 @@ impl Track {
             // What it names was not captured, either.
             return undecided(Undecided::MissingPackets);
         }
+        if self.answers_uncaptured(it) {
+            return undecided(Undecided::MissingPackets);
+        }
         let gap = self.pending.first_gap(self.epsn);
         let is_gap = gap < it.seq;
         let rule = if is_gap { &rules::NAK_PSN } else { &rules::NAK_UNFOUNDED };
