@@ -16,9 +16,12 @@
 //!
 //! `limits` lists every bound and every tolerance.
 
+mod credits;
 pub mod limits;
 mod params;
+mod progress;
 mod record;
+mod recovery;
 mod requests;
 mod responses;
 mod retransmissions;
@@ -267,7 +270,7 @@ impl Requester {
                 let is_new = sequence >= self.space.next();
                 let Taken { checked, is_pending } = self.take_new(&request, broken);
                 if is_new {
-                    self.cursor = self.space.next();
+                    self.recovery.set_cursor(self.space.next());
                 } else {
                     self.follow_fill(&request);
                 }
@@ -303,7 +306,7 @@ impl Requester {
         let psn = input.facts.psn;
         let is_first =
             self.space.is_started() && psn == psn_of(self.first) && info.position.begins();
-        if self.failed.is_some() && is_first && self.una > self.first {
+        if self.failed.is_some() && is_first && self.progress.una() > self.first {
             self.restart();
         }
     }
@@ -369,11 +372,12 @@ impl Requester {
         let record = self.records.get(pending.sequence)?;
         let before = self.records.before(pending.sequence);
         let gap = before.map_or(self.first, |before| before.end());
-        if self.acknowledged > gap || !self.params.is_answered || gap >= pending.sequence {
+        if self.progress.acknowledged() > gap || !self.params.is_answered || gap >= pending.sequence
+        {
             return None;
         }
         let passes = if self.gaps > 1 { GAP_PASSES_LOSSY } else { GAP_PASSES };
-        let is_asked_for = self.nak.is_some_and(|nak| nak.from == gap);
+        let is_asked_for = self.recovery.is_named(gap);
         let is_skipped = if self.is_local() {
             record.transmissions > 1 || is_asked_for
         } else {

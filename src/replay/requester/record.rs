@@ -1,5 +1,6 @@
 //! Request packets that a requester transmitted.
 
+use super::credits::MessageNumber;
 use crate::analysis::RethFacts;
 use crate::observe::transmissions::{Spanning, Transmissions};
 use crate::wire::{Opcode, OpcodeInfo, Operation, Position};
@@ -22,10 +23,8 @@ pub(super) struct Record {
     pub(super) reth: Option<RethFacts>,
     /// WRITE: where the message begins and how long it is, if that is known.
     pub(super) write: Option<(u64, u32)>,
-    /// Number of its message, counted from the first one captured, and how many of those before it
-    /// take no receive.
-    pub(super) message: u32,
-    pub(super) without_receive: u32,
+    /// Its message, and how many of those before that take no receive.
+    pub(super) message: MessageNumber,
     /// Time, frame and pass of the last transmission.
     pub(super) time: u64,
     pub(super) frame: u64,

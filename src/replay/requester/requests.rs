@@ -157,10 +157,11 @@ impl Requester {
         (read.span, read.is_span_guessed) = (read.span + 1, true);
         // It is not answered in full again.
         (self.unanswered, self.reads) = (self.unanswered + 1, self.reads + 1);
-        if self.cursor == self.space.next() {
-            self.cursor += 1;
+        let next = self.space.next();
+        if self.recovery.cursor() == next {
+            self.recovery.set_cursor(next + 1);
         }
-        self.space.set_next(self.space.next() + 1);
+        self.space.set_next(next + 1);
     }
 
     /// A request inside the PSNs that a READ was thought to have, and that does not ask for a part
@@ -208,11 +209,10 @@ impl Requester {
             digest: digest(request.bytes),
             reth: facts.reth,
             write,
-            message: self.messages,
-            without_receive: self.without_receive,
+            message: self.credits.last(),
             time: now,
             frame: facts.frame,
-            pass: self.pass,
+            pass: self.recovery.pass(),
             transmissions: 1,
             answered: sequence,
         }
@@ -259,12 +259,13 @@ impl Requester {
 
     /// The window of PSNs, and the READs in flight.
     fn check_limits(&self, request: &Request<'_>, record: &Record) -> Checked {
-        let inflight = record.end().saturating_sub(self.una);
+        let inflight = record.end().saturating_sub(self.progress.una());
         if inflight > u64::from(Psn::HALF) {
             if !self.params.is_answered && !self.has_all_responses() {
                 return Ok(Some(Undecided::OneDirection));
             }
-            let found = format!("{inflight} PSNs in flight from PSN {} on", psn_of(self.una));
+            let found =
+                format!("{inflight} PSNs in flight from PSN {} on", psn_of(self.progress.una()));
             return Err(Break::new(&rules::PSN_WINDOW, found));
         }
         let Some(depth) = self.params.depth.map(u32::from) else { return Ok(None) };
@@ -272,7 +273,7 @@ impl Requester {
             return Ok(None);
         }
         if !self.has_all_responses() {
-            let passed = self.records.from(self.acknowledged).filter(|record| {
+            let passed = self.records.from(self.progress.acknowledged()).filter(|record| {
                 record.is_unanswered() && record.opcode.info().is_some_and(counts_as_read)
             });
             let is_over = u32::try_from(passed.count()).unwrap_or(u32::MAX) >= depth;
@@ -288,40 +289,33 @@ impl Requester {
         let is_new = record.sequence >= self.space.next();
         let takes_receive = takes_receive(info);
         if is_new && info.position.begins() {
-            self.messages = self.messages.wrapping_add(1);
-            record.message = self.messages;
-            if !takes_receive {
-                self.without_receive = self.without_receive.wrapping_add(1);
-                self.credits.limit = self.credits.limit.map(|limit| limit.saturating_add(1));
-            }
+            record.message.number = self.credits.begin(takes_receive);
         } else if is_new && takes_receive && info.operation == Operation::Write {
             // Only its last packet tells that the WRITE takes a receive.
-            self.without_receive = self.without_receive.saturating_sub(1);
-            self.credits.limit = self.credits.limit.map(|limit| limit.saturating_sub(1));
+            self.credits.take_receive();
         }
         if !info.position.begins()
             && let Some(before) = self.records.before(record.sequence)
         {
-            (record.message, record.without_receive) = (before.message, before.without_receive);
+            record.message = before.message;
         }
     }
 
     /// End-to-end credits.
     fn check_credits(&self, request: &Request<'_>, record: &Record) -> Checked {
-        let Some(limit) = self.credits.limit.filter(|_| !self.credits.is_unlimited) else {
-            return Ok(None);
-        };
+        let Some((limit, since)) = self.credits.limit() else { return Ok(None) };
+        let number = record.message.number;
         // What packets that were not captured began is not known.
-        let is_sure = self.gaps == 0 && self.una < record.sequence;
+        let is_sure = self.gaps == 0 && self.progress.una() < record.sequence;
         let takes = takes_receive(request.info)
             && (request.info.position.begins() || request.info.operation == Operation::Write);
-        if !takes || !is_sure || record.message <= limit.saturating_add(1) {
+        if !takes || !is_sure || number <= limit.saturating_add(1) {
             return Ok(None);
         }
         // The ACK that first told of a limit was on its way, or not handled yet, or it was lost
         // behind the capture point.
         let delay = if self.is_local() { REACTION_NANOS } else { REORDER_NANOS };
-        if request.now <= self.credits.since.saturating_add(delay) {
+        if request.now <= since.saturating_add(delay) {
             return Ok(None);
         }
         if !self.is_local() {
@@ -330,13 +324,10 @@ impl Requester {
         // The limit holds for messages that begin: one in flight when the responder first told of
         // it goes on.
         let began = record.write.and_then(|(begin, _)| self.records.get(begin));
-        if began.is_some_and(|it| it.time <= self.credits.since || it.transmissions > 1) {
+        if began.is_some_and(|it| it.time <= since || it.transmissions > 1) {
             return Ok(None);
         }
-        let found = format!(
-            "message {} while the limit is {limit}, counted from the first",
-            record.message
-        );
+        let found = format!("message {number} while the limit is {limit}, counted from the first");
         Err(Break::new(&rules::CREDITS, found))
     }
 }

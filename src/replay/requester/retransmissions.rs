@@ -2,10 +2,11 @@
 
 use super::limits::{REACTION_NANOS, REORDER_NANOS, RNR_SLACK_NANOS};
 use super::record::Record;
+use super::recovery::{Attempts, Cause, Rnr};
 use super::requests::{Request, inside_read, is_rest_of};
 use super::rules;
 use super::shape::{Break, digest};
-use super::state::{Checked, Requester, Rnr, Trigger};
+use super::state::{Checked, Requester};
 use crate::observe::sequence::psn_of;
 use crate::observe::transmissions::Spanning;
 use crate::replay::Undecided;
@@ -20,16 +21,6 @@ enum Repeat {
     Continue,
     /// The requester went back, and whether an RNR NAK made it do so.
     Rewind(Cause),
-}
-
-/// Cause of a rewind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
-    Rnr,
-    /// NAK, missing response, or timeout.
-    Loss,
-    /// One of the two.
-    Unknown,
 }
 
 impl Requester {
@@ -137,39 +128,40 @@ impl Requester {
     /// and once.
     fn judge_at_requester(&self, request: &Request<'_>, record: &Record) -> (Repeat, Checked) {
         let Request { sequence, now, .. } = *request;
-        if sequence >= self.cursor {
-            let is_in_order = sequence == self.cursor || sequence <= self.una;
+        let una = self.progress.una();
+        if sequence >= self.recovery.cursor() {
+            let is_in_order = sequence == self.recovery.cursor() || sequence <= una;
             let checked = if is_in_order { Ok(None) } else { Err(self.skips(sequence)) };
             return (Repeat::Continue, checked);
         }
-        let settled = self.settled(now);
+        let settled = self.progress.settled(now);
         let elapsed = now.saturating_sub(record.time);
         let is_timeout = elapsed >= self.timeout_least();
         if record.end() <= settled && record.sequence < settled {
             let found = format!("PSN {} was acknowledged", psn_of(sequence));
             let broken = Break::new(&rules::RETRANSMISSION_CAUSE, found);
-            return (Repeat::Rewind(Cause::Unknown), Err(broken.with_frame(self.progress.1)));
+            return (
+                Repeat::Rewind(Cause::Unknown),
+                Err(broken.with_frame(self.progress.last_frame())),
+            );
         }
-        // It goes back for each of two NAKs that come so soon after each other.
-        let is_recent = |nak: &Trigger| now <= nak.time.saturating_add(REACTION_NANOS);
-        let is_reaction = self.settled_nak.filter(is_recent).is_some_and(|nak| {
-            let naks = [Some(nak), self.nak.filter(is_recent)];
-            naks.iter().flatten().any(|nak| (nak.from..=nak.until).contains(&sequence))
-        });
-        if self.is_asked_for(sequence, record) {
+        if self.recovery.is_asked_for(sequence, record) {
             return (Repeat::Rewind(Cause::Loss), Ok(None));
         }
-        if is_reaction || self.has_settled_cause(sequence, record, now) {
+        let is_start = self.progress.is_start(sequence, record.sequence..record.end());
+        if self.recovery.is_reaction(sequence, now)
+            || is_start && self.recovery.has_settled_cause(sequence, record, now)
+        {
             // Progress since then lets it count anew.
             return (Repeat::Rewind(Cause::Unknown), Ok(None));
         }
-        if let Some(rnr) = self.settled_rnr_of(sequence, record)
+        if let Some(rnr) = self.recovery.settled_rnr_of(sequence, record).filter(|_| is_start)
             && early(&rnr, now).is_none()
             && now <= rnr.time.saturating_add(rnr.timer).saturating_add(REACTION_NANOS)
         {
             return (Repeat::Rewind(Cause::Unknown), Ok(None));
         }
-        if let Some(rnr) = self.rnr_of(record) {
+        if let Some(rnr) = self.recovery.rnr_of(record) {
             let is_crossing = is_timeout && now.saturating_sub(rnr.time) <= REACTION_NANOS;
             let checked = match early(&rnr, now) {
                 Some(broken) if !is_crossing => Err(broken),
@@ -179,8 +171,8 @@ impl Requester {
         }
         // A PSN that was never sent is another matter.
         let is_sent = |sequence: u64| self.records.get(sequence).is_some();
-        let oldest = self.records.get(self.una).map_or(u64::MAX, |record| record.end() - 1);
-        let unserved = self.nak.filter(|nak| !nak.is_served);
+        let oldest = self.records.get(una).map_or(u64::MAX, |record| record.end() - 1);
+        let unserved = self.recovery.unserved_nak();
         let checked = if unserved.is_some_and(|nak| !is_sent(nak.from)) {
             Ok(None)
         } else if let Some(nak) = unserved.filter(|_| !is_timeout) {
@@ -196,7 +188,7 @@ impl Requester {
             let found = format!(
                 "goes back to PSN {}, not acknowledged is PSN {}",
                 psn_of(sequence),
-                psn_of(self.una)
+                psn_of(una)
             );
             Err(Break::new(&rules::RETRANSMISSION_START, found))
         } else {
@@ -209,21 +201,20 @@ impl Requester {
     /// the capture point, and responses lost behind it.
     fn judge_elsewhere(&self, request: &Request<'_>, record: &Record) -> (Repeat, Checked) {
         let Request { sequence, now, .. } = *request;
-        if sequence >= self.cursor {
+        if sequence >= self.recovery.cursor() {
             return (Repeat::Continue, Ok(None));
         }
-        if record.pass != self.pass && sequence >= self.pass_start {
-            // It was overtaken by others of this pass.
+        if self.recovery.is_overtaken(sequence, record) {
             return (Repeat::Copy, Ok(None));
         }
         let elapsed = now.saturating_sub(record.time);
         let is_timeout = elapsed >= self.timeout_least();
-        if self.is_asked_for(sequence, record) {
+        if self.recovery.is_asked_for(sequence, record) {
             // It may go on with what a packet began that was lost, or taken for a copy.
             let cause = if is_timeout { Cause::Loss } else { Cause::Unknown };
             return (Repeat::Rewind(cause), Ok(None));
         }
-        if let Some(rnr) = self.rnr_of(record) {
+        if let Some(rnr) = self.recovery.rnr_of(record) {
             let cause = if is_timeout { Cause::Unknown } else { Cause::Rnr };
             return match early(&rnr, now) {
                 None => (Repeat::Rewind(cause), Ok(None)),
@@ -233,9 +224,7 @@ impl Requester {
                 Some(_) => (Repeat::Rewind(cause), Ok(Some(Undecided::MissingPackets))),
             };
         }
-        let is_pass_new = now.saturating_sub(self.pass_time) <= REORDER_NANOS;
-        if record.pass != self.pass && self.pass > 0 && is_pass_new {
-            // It began this pass, and was overtaken by the others.
+        if self.recovery.may_have_begun(record, now, REORDER_NANOS) {
             return (Repeat::Copy, Ok(None));
         }
         if is_timeout {
@@ -244,8 +233,7 @@ impl Requester {
         if elapsed <= REORDER_NANOS {
             return (Repeat::Copy, Ok(None));
         }
-        let triggers = [self.nak, self.implied];
-        let is_behind = triggers.iter().flatten().any(|trigger| trigger.from < sequence);
+        let is_behind = self.recovery.is_asked_before(sequence);
         let checked = if !self.params.is_answered {
             Ok(Some(Undecided::OneDirection))
         } else if is_behind || !self.has_all_responses() {
@@ -264,39 +252,13 @@ impl Requester {
         let Some(&record) = self.records.get(request.sequence) else { return };
         let behind = self.records.after(request.sequence).map_or(0, |behind| behind.time);
         let is_timeout = request.now.saturating_sub(behind) >= self.timeout_least();
-        if self.is_asked_for(request.sequence, &record) || is_timeout {
-            self.go_back(request.sequence, &record, request.now);
-            self.cursor = record.end();
+        if self.recovery.is_asked_for(request.sequence, &record) || is_timeout {
+            self.recovery.go_back(request.sequence, &record, request.now);
+            self.recovery.set_cursor(record.end());
             if let Some(known) = self.records.get_mut(request.sequence) {
-                known.pass = self.pass;
+                known.pass = self.recovery.pass();
             }
         }
-    }
-
-    /// The requester went back to a packet.
-    fn go_back(&mut self, sequence: u64, record: &Record, now: u64) {
-        self.pass = self.pass.wrapping_add(1);
-        (self.pass_start, self.pass_time) = (sequence, now);
-        for trigger in [&mut self.nak, &mut self.implied].into_iter().flatten() {
-            trigger.is_served |= trigger.time >= record.time || sequence <= trigger.until;
-        }
-    }
-
-    /// Whether a NAK or a missing response asks for a packet.
-    fn is_asked_for(&self, sequence: u64, record: &Record) -> bool {
-        let triggers = [self.nak, self.implied];
-        triggers.iter().flatten().any(|trigger| {
-            let is_it = (trigger.from..=trigger.until).contains(&sequence)
-                || (record.sequence..record.end()).contains(&trigger.from);
-            is_it && !trigger.is_served
-        })
-    }
-
-    /// The RNR NAK that refused the last transmission of a packet.
-    fn rnr_of(&self, record: &Record) -> Option<Rnr> {
-        self.rnr.filter(|rnr| {
-            (record.sequence..record.end()).contains(&rnr.sequence) && rnr.time >= record.time
-        })
     }
 
     fn without_cause(&self, request: &Request<'_>, elapsed: u64) -> Break {
@@ -314,7 +276,7 @@ impl Requester {
         let found = format!(
             "PSN {} follows, PSN {} was not retransmitted",
             psn_of(sequence),
-            psn_of(self.cursor.max(self.una))
+            psn_of(self.recovery.cursor().max(self.progress.una()))
         );
         Break::new(&rules::RETRANSMISSION_START, found)
     }
@@ -324,10 +286,10 @@ impl Requester {
         if !self.is_local() {
             return None;
         }
-        if let Some(nak) = self.nak
-            && !nak.is_served
-            && self.rnr.is_none()
-            && (self.attempts == 0 || self.attempts_una != self.una)
+        let una = self.progress.una();
+        if let Some(nak) = self.recovery.unserved_nak()
+            && !self.recovery.is_waiting()
+            && !self.recovery.is_retrying(una)
             && request.now > nak.time.saturating_add(REACTION_NANOS)
             && request.sequence > nak.until
         {
@@ -339,8 +301,8 @@ impl Requester {
             return Some(Break::new(&rules::RETRANSMISSION_START, found).with_frame(nak.frame));
         }
         // Behind what was retransmitted all up to here must have been.
-        (self.cursor < self.space.next()
-            && self.una < self.space.next()
+        (self.recovery.cursor() < self.space.next()
+            && una < self.space.next()
             && request.sequence >= self.space.next())
         .then(|| self.skips(request.sequence))
     }
@@ -350,13 +312,14 @@ impl Requester {
         let Request { sequence, now, .. } = *request;
         let mut broken = None;
         if let Repeat::Rewind(cause) = repeat {
-            self.go_back(sequence, record, now);
-            broken = self.count_attempt(cause, sequence);
+            self.recovery.go_back(sequence, record, now);
+            let attempts = self.recovery.count(cause, sequence, self.progress.una());
+            broken = self.check_attempts(cause, attempts);
         }
-        let (pass, cursor) = (self.pass, record.end());
         if repeat != Repeat::Copy {
-            self.cursor = cursor;
+            self.recovery.set_cursor(record.end());
         }
+        let pass = self.recovery.pass();
         if let Some(known) = self.records.get_mut(sequence) {
             if repeat != Repeat::Copy || known.pass != pass {
                 known.transmissions = known.transmissions.saturating_add(1);
@@ -371,32 +334,20 @@ impl Requester {
         broken
     }
 
-    fn count_attempt(&mut self, cause: Cause, sequence: u64) -> Option<Break> {
-        // That it goes back less far shows progress, too.
-        if self.attempts_una != self.una || sequence > self.attempts_start {
-            (self.attempts, self.rnr_attempts) = (0, 0);
-            (self.attempts_una, self.attempts_start) = (self.una, sequence);
-        }
-        match cause {
-            Cause::Unknown => None,
+    /// Checks how often it went back without progress.
+    fn check_attempts(&self, cause: Cause, attempts: Attempts) -> Option<Break> {
+        let (rule, count, most, kind) = match cause {
+            Cause::Unknown => return None,
             Cause::Rnr => {
-                self.rnr_attempts += 1;
                 let most = self.params.rnr_retry_count.filter(|&count| count < 7)?;
-                (self.rnr_attempts > u32::from(most)).then(|| {
-                    let found = format!("retry {} after RNR NAKs", self.rnr_attempts);
-                    let found = format!("{found}, the RNR retry count is {most}");
-                    Break::new(&rules::RNR_RETRY_COUNT, found)
-                })
+                (&rules::RNR_RETRY_COUNT, attempts.rnrs, most, "RNR retry")
             }
             Cause::Loss => {
-                self.attempts += 1;
-                let most = self.params.retry_count?;
-                (self.attempts > u32::from(most)).then(|| {
-                    let found = format!("retry {}, the retry count is {most}", self.attempts);
-                    Break::new(&rules::RETRY_COUNT, found)
-                })
+                (&rules::RETRY_COUNT, attempts.losses, self.params.retry_count?, "retry")
             }
-        }
+        };
+        (count > u32::from(most))
+            .then(|| Break::new(rule, format!("{kind} {count}, the {kind} count is {most}")))
     }
 }
 

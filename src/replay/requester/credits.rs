@@ -1,0 +1,98 @@
+//! Messages that a requester began, and how many more the responder has room for.
+
+use crate::wire::Msn;
+
+/// MSNs have 24 bits.
+const MSN_MASK: u32 = 0xff_ffff;
+
+/// Messages of one requester, counted from the first one captured, and the responder's limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Credits {
+    /// Messages begun, and how many of them take no receive.
+    begun: u32,
+    without_receive: u32,
+    /// Difference of the responder's count of messages and the one kept here.
+    offset: Option<u32>,
+    /// Last message that may be begun, by the count kept here.
+    limit: Option<u32>,
+    /// Time when the responder first told of a limit.
+    since: u64,
+    /// The responder does not count, or its counts contradict each other.
+    is_unlimited: bool,
+}
+
+/// Number of a message, and how many of those up to it take no receive.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct MessageNumber {
+    /// 0: it began before the capture.
+    pub(super) number: u32,
+    pub(super) without_receive: u32,
+}
+
+impl Credits {
+    /// The message that began last.
+    pub(super) fn last(&self) -> MessageNumber {
+        MessageNumber { number: self.begun, without_receive: self.without_receive }
+    }
+
+    /// Begins a message. Returns its number.
+    pub(super) fn begin(&mut self, takes_receive: bool) -> u32 {
+        self.begun = self.begun.wrapping_add(1);
+        if !takes_receive {
+            self.without_receive = self.without_receive.wrapping_add(1);
+            self.limit = self.limit.map(|limit| limit.saturating_add(1));
+        }
+        self.begun
+    }
+
+    /// The last packet of a WRITE tells that it takes a receive.
+    pub(super) fn take_receive(&mut self) {
+        self.without_receive = self.without_receive.saturating_sub(1);
+        self.limit = self.limit.map(|limit| limit.saturating_sub(1));
+    }
+
+    /// Last message that may be begun, and when the responder first told of a limit; nothing if it
+    /// sets none.
+    pub(super) fn limit(&self) -> Option<(u32, u64)> {
+        let limit = self.limit.filter(|_| !self.is_unlimited)?;
+        Some((limit, self.since))
+    }
+
+    /// Takes the number of messages that the responder has room for, if it counts, from an
+    /// acknowledgement. `message` is that of the packet that it names, and `is_open` whether that
+    /// goes on behind the packet.
+    pub(super) fn acknowledge(
+        &mut self,
+        message: Option<(MessageNumber, bool)>,
+        count: Option<u32>,
+        msn: Msn,
+        now: u64,
+    ) {
+        let Some(count) = count else {
+            self.is_unlimited = true;
+            return;
+        };
+        let Some((message, is_open)) = message.filter(|(message, _)| message.number > 0) else {
+            return;
+        };
+        if self.is_unlimited {
+            return;
+        }
+        // Messages that are complete when this packet is acknowledged.
+        let completed = message.number.saturating_sub(is_open.into());
+        let offset = msn.get().wrapping_sub(completed) & MSN_MASK;
+        let known = *self.offset.get_or_insert(offset);
+        // The count may be newer than the PSN.
+        let ahead = offset.wrapping_sub(known) & MSN_MASK;
+        if ahead > self.begun.saturating_sub(completed) {
+            self.is_unlimited = true;
+            return;
+        }
+        let without = self.without_receive.saturating_sub(message.without_receive);
+        let limit = completed.saturating_add(ahead).saturating_add(count).saturating_add(without);
+        if self.limit.is_none() {
+            self.since = now;
+        }
+        self.limit = Some(self.limit.map_or(limit, |known| known.max(limit)));
+    }
+}
