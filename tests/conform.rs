@@ -8,9 +8,12 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 mod common;
+#[path = "common/loopback.rs"]
+mod loopback;
 use common::command::roce;
 use common::netns::{Host, in_namespace, meet_v4, wire_with_bump};
 use common::process::{Child, Command};
+use loopback::{device, loopback};
 use roce::conform::agent::Agent;
 use roce::conform::diff::Subject;
 use roce::conform::judge::{Judge, Pair, Reference, Verdict};
@@ -80,16 +83,9 @@ fn soft_nics_in_memory_do_what_every_scenario_expects() {
     }
 }
 
-/// A loopback address of this process alone: another run of these tests may be at work on the same
-/// host.
-fn loopback(host: u8) -> String {
-    let run = std::process::id() % 0xff00;
-    format!("127.{}.{}.{host}", 1 + run / 256 % 250, run % 256)
-}
-
 #[test]
 fn soft_nics_on_sockets_do_the_same_either_way() {
-    let [own, peer] = [71, 72].map(|host| format!("udp:{}", loopback(host)));
+    let [own, peer] = [1, 2].map(|host| device(71, host));
     let (status, out, err) = conform(&["-d", &own, "--peer", &peer]);
     assert_eq!(status, 0, "{out}{err}");
     let all = 2 * scenario::built_in().unwrap().len();
@@ -238,7 +234,7 @@ impl Drop for Server {
 
 #[test]
 fn two_processes_play_over_tcp() {
-    let (at, own) = (loopback(73), format!("udp:{}", loopback(74)));
+    let (at, own) = (loopback(73, 1).to_string(), device(73, 2));
     let mut server = Command::new(env!("CARGO_BIN_EXE_roce"));
     let server = server.args(["conform", "serve", "-d", &format!("udp:{at}"), "-p", "0"]);
     let mut server = Server(server.stderr(Stdio::piped()).spawn().unwrap());
@@ -259,7 +255,7 @@ fn two_processes_play_over_tcp() {
 
 #[test]
 fn what_cannot_be_run_is_said_with_the_cure() {
-    let device = format!("udp:{}", loopback(75));
+    let device = device(75, 1);
     for (args, message) in [
         (&["--filter", "no such"][..], "`roce conform --list` lists them"),
         (&["-d", &device], "--peer DEVICE"),

@@ -12,7 +12,7 @@ use std::process::{Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use loopback::loopback;
+use loopback::{device, loopback};
 use process::{Child, Command};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -157,11 +157,6 @@ fn instance(changes: &Value) -> Value {
 /// Address that clients connect from.
 fn client_address() -> Ipv4Addr {
     loopback(74, 9)
-}
-
-/// A device at an address of this run.
-fn device(net: u8, host: u8) -> String {
-    format!("udp:{}", loopback(net, host))
 }
 
 /// Returns numbers, addresses and keys of a client's objects.

@@ -3,6 +3,10 @@
 
 use std::time::Duration;
 
+#[path = "common/loopback.rs"]
+mod loopback;
+
+use loopback::{device, loopback};
 use roce::net::asynchronous::{Connection, Listener};
 use roce::net::{Config, Endpoint, Error};
 
@@ -16,12 +20,12 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 fn endpoint(host: u8, number: u8) -> Endpoint {
     let config = Config::default().ring(64 << 10).linger(WAIT).connect_timeout(WAIT);
-    Endpoint::open(&format!("udp:127.24.{host}.{number}")).unwrap().with(config)
+    Endpoint::open(&device(host, number)).unwrap().with(config)
 }
 
 async fn pair(host: u8) -> (Connection, Connection, Endpoint) {
     let (client, server) = (endpoint(host, 1), endpoint(host, 2));
-    let listener = Listener::from(server.listen(format!("127.24.{host}.2:0")).unwrap());
+    let listener = Listener::from(server.listen((loopback(host, 2), 0)).unwrap());
     let at = listener.local_addr().unwrap();
     let accepting = tokio::spawn(async move { listener.accept().await.unwrap() });
     let connection = Connection::connect_from(&client, at).await.unwrap();

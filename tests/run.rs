@@ -6,10 +6,13 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
+use loopback::{device, loopback};
 use netns::in_namespace;
 use process::{Child, Command};
 use rustix::process::Signal;
 
+#[path = "common/loopback.rs"]
+mod loopback;
 #[path = "common/needs.rs"]
 #[allow(unreachable_pub, reason = "shared by several tests")]
 mod needs;
@@ -58,13 +61,13 @@ fn text(bytes: &[u8]) -> String {
 fn the_program_finds_the_library_and_what_its_devices_shall_be() {
     let place = Place::new("environment");
     let spec =
-        ["--device", "udp:127.9.4.4", "-d", "udp:127.9.4.5", "--pcap", "it", "--fault", "loss=1%"];
+        ["--device", &device(4, 4), "-d", &device(4, 5), "--pcap", "it", "--fault", "loss=1%"];
     let output = place.run(&[&spec[..], &["--", "/usr/bin/env"]].concat());
     let lines = text(&output.stdout);
     let here = std::env::current_dir().unwrap();
     for line in [
         format!("LD_LIBRARY_PATH={}", place.0.display()),
-        "ROCE_DEVICES=udp:127.9.4.4 udp:127.9.4.5".to_owned(),
+        format!("ROCE_DEVICES={} {}", device(4, 4), device(4, 5)),
         format!("ROCE_PCAP={}", here.join("it").display()),
         "ROCE_FAULT=loss=1%".to_owned(),
     ] {
@@ -78,7 +81,7 @@ fn files_are_in_shared_memory_without_a_temporary_directory_and_unknown_forms_ar
     std::fs::write(place.0.join("libroce-files.so"), b"").unwrap();
     let run = |form: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-        command.args(["run", "--device", "udp:127.9.4.12", "sh", "-c", "echo $ROCE_TREE"]);
+        command.args(["run", "--device", &device(4, 12), "sh", "-c", "echo $ROCE_TREE"]);
         command.env("ROCE_LIBRARY", &place.0).env("TMPDIR", "/nonexistent");
         command.env("ROCE_FILES", form).output().unwrap()
     };
@@ -99,9 +102,7 @@ fn the_library_is_preloaded_before_others_and_behind_what_redirects_files() {
     let files = place.0.join("libroce-files.so");
     std::fs::write(&files, b"").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-    command
-        .args(["run", "--device", "udp:127.9.4.6", "/usr/bin/env"])
-        .env("ROCE_LIBRARY", &place.0);
+    command.args(["run", "--device", &device(4, 6), "/usr/bin/env"]).env("ROCE_LIBRARY", &place.0);
     command.env("LD_PRELOAD", "/no/other.so").env("ASAN_OPTIONS", "detect_leaks=0");
     command.env("ROCE_FILES", "preload");
     let lines = text(&command.output().unwrap().stdout);
@@ -181,7 +182,7 @@ fn exit_status_tells_missing_programs_from_those_that_cannot_be_run() {
         (&not_executable, 126, "ermission denied"),
         (&place.0, 126, "ermission denied"),
     ] {
-        let output = place.run(&["-d", "udp:127.9.4.7", "--", program.to_str().unwrap()]);
+        let output = place.run(&["-d", &device(4, 7), "--", program.to_str().unwrap()]);
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(status), "{program:?}: {error}");
         let name = format!("cannot run {}: ", program.display());
@@ -197,7 +198,7 @@ fn program_that_is_nowhere_is_not_found_whatever_path_has() {
     let name = "roce-no-such-program";
     std::fs::create_dir_all(place.0.join(name)).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-    command.args(["run", "-d", "udp:127.9.4.8", "--", name]).env("ROCE_LIBRARY", &place.0);
+    command.args(["run", "-d", &device(4, 8), "--", name]).env("ROCE_LIBRARY", &place.0);
     let output = command.env("PATH", format!("{}:/usr/bin:/bin", place.0.display())).output();
     let output = output.unwrap();
     let error = text(&output.stderr);
@@ -221,19 +222,20 @@ fn quiet_command_says_nothing_of_its_devices() {
 #[test]
 fn options_behind_the_program_are_the_programs() {
     let place = Place::new("options");
-    let output = place.run(&["-d", "udp:127.9.4.8", "echo", "--bogus", "-d", "x", "--", "y"]);
+    let output = place.run(&["-d", &device(4, 8), "echo", "--bogus", "-d", "x", "--", "y"]);
     assert_eq!(text(&output.stdout), "--bogus -d x -- y\n");
 }
 
 #[test]
 fn device_that_is_named_twice_is_refused() {
     let place = Place::new("twice");
-    for (devices, word) in [
-        (["udp:127.9.4.9", "udp:127.9.4.9"], "udp:127.9.4.9 is there twice"),
-        (["soft:lo", "soft:lo"], "name both: one=soft:lo other=soft:lo"),
-        (["a=udp:127.9.4.9", "a=udp:127.9.4.10"], "two devices are called a"),
+    let (first, second) = (device(4, 9), device(4, 10));
+    for ([first, second], word) in [
+        ([&first, &first], &*format!("{first} is there twice")),
+        ([&"soft:lo".into(), &"soft:lo".into()], "name both: one=soft:lo other=soft:lo"),
+        ([&format!("a={first}"), &format!("a={second}")], "two devices are called a"),
     ] {
-        let output = place.run(&["-d", devices[0], "-d", devices[1], "true"]);
+        let output = place.run(&["-d", first, "-d", second, "true"]);
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{error}");
         assert!(error.contains(word), "{error}");
@@ -272,7 +274,7 @@ fn library_below_the_current_directory_is_never_loaded_by_accident() {
     std::fs::hard_link(env!("CARGO_BIN_EXE_roce"), bin.join("roce")).unwrap();
     let run = |home: &str| {
         let mut command = Command::new(bin.join("roce"));
-        command.args(["run", "--device", "udp:127.9.4.11", "--", "true"]);
+        command.args(["run", "--device", &device(4, 11), "--", "true"]);
         command.env_remove("ROCE_LIBRARY").env("HOME", home).current_dir(&root);
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(2), "HOME={home}: {output:?}");
@@ -336,7 +338,7 @@ fn default_devices_that_will_not_do_are_told() {
 /// programs.
 fn search_path(bin: &Path, home: &Path) -> Output {
     let mut command = Command::new(bin.join("roce"));
-    command.args(["run", "--device", "udp:127.9.4.1", "--", "sh", "-c", "echo $LD_LIBRARY_PATH"]);
+    command.args(["run", "--device", &device(4, 1), "--", "sh", "-c", "echo $LD_LIBRARY_PATH"]);
     command.env_remove("ROCE_LIBRARY").env_remove("LD_LIBRARY_PATH").env("HOME", home);
     command.output().unwrap()
 }
@@ -399,13 +401,13 @@ fn library_is_found_without_proc_by_the_name_of_the_command() {
 #[test]
 fn an_address_that_is_taken_is_told_with_the_cure() {
     let place = Place::new("taken");
-    let taken = std::net::UdpSocket::bind("127.9.4.2:4791").unwrap();
-    let output = place.run(&["--device", "udp:127.9.4.2", "--", "true"]);
+    let taken = std::net::UdpSocket::bind((loopback(4, 2), 4791)).unwrap();
+    let output = place.run(&["--device", &device(4, 2), "--", "true"]);
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(error.contains("is taken") && error.contains("use another address"), "{error}");
     drop(taken);
-    assert!(place.run(&["--device", "udp:127.9.4.2", "--", "true"]).status.success());
+    assert!(place.run(&["--device", &device(4, 2), "--", "true"]).status.success());
 }
 
 #[test]
@@ -413,7 +415,7 @@ fn capture_of_an_earlier_run_is_replaced_and_another_file_is_not() {
     let place = Place::new("pcap");
     let (old, pipe) = (place.0.join("old.pcapng"), Path::new("/dev/null"));
     let run = |file: &Path| {
-        let args = ["--device", "udp:127.9.4.3", "--pcap", file.to_str().unwrap(), "--", "true"];
+        let args = ["--device", &device(4, 3), "--pcap", file.to_str().unwrap(), "--", "true"];
         place.run(&args)
     };
     let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/captures/vectors.pcap");
@@ -449,7 +451,7 @@ fn cut_capture_is_reported_and_changes_the_exit_status() {
     let place = Place::new("cut");
     let own = std::env::current_exe().unwrap();
     let pcap = place.0.join("it.pcapng");
-    let with_pcap = ["--device", "udp:127.9.4.40", "--pcap", pcap.to_str().unwrap(), "--"];
+    let with_pcap = ["--device", &device(4, 40), "--pcap", pcap.to_str().unwrap(), "--"];
     let program = [own.to_str().unwrap(), "--ignored", "--exact", "reports_a_cut_capture"];
     let output = place.run(&[&with_pcap[..], &program].concat());
     let errors = text(&output.stderr);
@@ -472,7 +474,7 @@ fn cut_capture_is_reported_and_changes_the_exit_status() {
 /// A program with a capture, which has printed a line.
 fn captured_program(place: &Place, script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-    command.args(["run", "--device", "udp:127.9.4.41", "--pcap"]).arg(place.0.join("it.pcapng"));
+    command.args(["run", "--device", &device(4, 41), "--pcap"]).arg(place.0.join("it.pcapng"));
     command.args(["--", "sh", "-c", script]).env("ROCE_LIBRARY", &place.0);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap());

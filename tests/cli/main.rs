@@ -11,10 +11,13 @@ mod cores;
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/loopback.rs"]
+mod loopback;
 use common::command::{roce, stdout};
 use common::process::{Child, Command};
 use common::tmp::Scratch;
 use common::{assert_golden, testdata};
+use loopback::{device, loopback};
 
 /// Returns standard output and standard error of a run that fails in part.
 fn failure(args: &[&str]) -> (String, String) {
@@ -387,13 +390,9 @@ struct Served {
 impl Served {
     /// `host` tells servers of one test run apart.
     fn start(host: u8, args: &[&str]) -> Self {
-        // Other runs on this machine have other addresses, and other ports.
-        let run = std::process::id() % 0xff00;
-        let net = format!("127.{}.{}", 1 + run / 256 % 250, run % 256);
-        let port = (20_000 + run % 9_000 + u32::from(host) * 100).to_string();
-        let own = format!("udp:{net}.{host}");
+        let (address, own) = (loopback(0, host).to_string(), device(0, host));
         let mut child = Command::new(env!("CARGO_BIN_EXE_roce"))
-            .args(["serve", "-d", &own, "-p", &port])
+            .args(["serve", "-d", &own, "-p", "0"])
             .args(args)
             .stderr(Stdio::piped())
             .spawn()
@@ -402,10 +401,11 @@ impl Served {
         let mut first = String::new();
         let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
         std::io::BufRead::read_line(&mut stderr, &mut first).unwrap();
-        let address = format!("{net}.{host}");
-        assert_eq!(first, format!("roce: serving with {own} on TCP port {port} of {address}\n"));
+        let port = first.strip_prefix(&format!("roce: serving with {own} on TCP port "));
+        let port = port.and_then(|rest| rest.strip_suffix(&format!(" of {address}\n")));
+        let port = port.unwrap_or_else(|| panic!("{first}")).to_owned();
         child.stderr = Some(stderr.into_inner());
-        Self { child, port, address, device: format!("udp:{net}.{}", host + 1) }
+        Self { child, port, address, device: device(0, host + 1) }
     }
 
     fn bench(&self, args: &[&str]) -> Output {

@@ -18,3 +18,8 @@ pub(crate) fn loopback(net: u8, host: u8) -> Ipv4Addr {
     // 127.0 and 127.1 are for programs that choose an address themselves.
     Ipv4Addr::new(127, 2 + run(), net, host)
 }
+
+/// Returns the name of a soft NIC on a loopback address of this run.
+pub(crate) fn device(net: u8, host: u8) -> String {
+    format!("udp:{}", loopback(net, host))
+}

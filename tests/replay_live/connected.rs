@@ -9,7 +9,7 @@ use roce::device::{Context, Rc};
 use roce::link::udp;
 use roce::nic::SoftNic;
 
-use super::{capture, loopback, replay, text};
+use super::{capture, device, loopback, replay, text};
 
 /// Longer than anything takes on a loaded machine.
 const WAIT: Duration = Duration::from_secs(60);
@@ -48,7 +48,7 @@ fn requests_are_played_on_a_connection_by_the_connection_manager() {
     let nic = Context::from(nic);
     let listener = manager.listen(SocketAddr::new(host, 0)).unwrap();
     let at = listener.local_addr().unwrap().to_string();
-    let device = format!("udp:{}", loopback(41));
+    let device = device(41);
     let played = ["--flow", "3", "--speed", "max", &capture("rxe_cm.pcap")];
     let args = [&["--to", &device, "--connect", &at][..], &played].concat();
     std::thread::scope(|scope| {

@@ -10,6 +10,8 @@ mod broken_nic;
 #[path = "../common/mod.rs"]
 mod common;
 mod connected;
+#[path = "../common/loopback.rs"]
+mod loopback;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Output, Stdio};
@@ -84,10 +86,14 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Loopback addresses of this process alone.
+/// Returns a loopback address of this run.
 fn loopback(host: u8) -> String {
-    let run = std::process::id() % 0xff00;
-    format!("127.{}.{}.{host}", 1 + run / 256 % 250, run % 256)
+    loopback::loopback(0, host).to_string()
+}
+
+/// Returns the name of a soft NIC on a loopback address of this run.
+fn device(host: u8) -> String {
+    loopback::device(0, host)
 }
 
 /// Checks the output of a replay of all operations.
@@ -109,8 +115,8 @@ fn check_all_operations(output: &Output) {
 
 #[test]
 fn peer_on_udp_executes_the_requests_of_a_capture() {
-    let server = Server::start(&format!("udp:{}", loopback(1)), &["--offer"]);
-    let (host, device) = (loopback(1), format!("udp:{}", loopback(2)));
+    let server = Server::start(&device(1), &["--offer"]);
+    let (host, device) = (loopback(1), device(2));
     let record = Scratch::name("record.pcapng");
     let all = capture("rxe_all_ops.pcap");
     let to = ["--to", &device, "--host", &host, "-p", &server.port, "--speed", "max"];
@@ -136,8 +142,8 @@ fn peer_on_udp_executes_the_requests_of_a_capture() {
 
 #[test]
 fn soft_nic_survives_mutated_requests() {
-    let server = Server::start(&format!("udp:{}", loopback(11)), &["--offer"]);
-    let (host, device) = (loopback(11), format!("udp:{}", loopback(12)));
+    let server = Server::start(&device(11), &["--offer"]);
+    let (host, device) = (loopback(11), device(12));
     let to = ["--to", &device, "--host", &host, "-p", &server.port];
     // Connections with few requests, most of which were refused: each run takes a moment.
     let flows = ["--flow", "8", "--flow", "9", "--flow", "13"];
@@ -151,8 +157,8 @@ fn soft_nic_survives_mutated_requests() {
 #[test]
 fn peer_that_dies_is_found_and_the_smallest_sequence_is_written() {
     // A server that is gone once its first client was served: whatever is sent kills it.
-    let server = Server::start(&format!("udp:{}", loopback(13)), &["--offer"]);
-    let (host, device) = (loopback(13), format!("udp:{}", loopback(14)));
+    let server = Server::start(&device(13), &["--offer"]);
+    let (host, device) = (loopback(13), device(14));
     let found = Scratch::name("found");
     let to = ["--to", &device, "--host", &host, "-p", &server.port, "--flow", "8"];
     let how = ["--mutate", "psn=+1", "--runs", "1000000", "--found", found.path()];
@@ -221,7 +227,7 @@ fn flaws_of_a_broken_nic_are_found_and_minimized() {
         ("drop", Flaw::Answers(acknowledges_what_is_missing), "17", "a rule: ack-not-received"),
         ("drop", Flaw::Answers(counts_one_message_more), "17", "a rule: response-msn"),
     ];
-    let device = format!("udp:{}", loopback(16));
+    let device = device(16);
     for (number, (spec, flaw, seed, what)) in (20..).zip(flaws) {
         let (restart, found) = (Scratch::name("restart"), Scratch::name("found"));
         let host = loopback(number);
@@ -251,8 +257,8 @@ fn replay_on_a_full_disk(args: &[&str]) -> Output {
 
 #[test]
 fn record_on_a_full_disk_is_an_error() {
-    let server = Server::start(&format!("udp:{}", loopback(31)), &["--offer"]);
-    let (host, device) = (loopback(31), format!("udp:{}", loopback(32)));
+    let server = Server::start(&device(31), &["--offer"]);
+    let (host, device) = (loopback(31), device(32));
     let record = Scratch::name("full.pcapng");
     let to = ["--to", &device, "--host", &host, "-p", &server.port, "--speed", "max"];
     let how = ["--flow", "3", "--record", record.path()];
@@ -270,7 +276,7 @@ fn sequence_that_cannot_be_written_is_an_error() {
     let host = loopback(33);
     let peer = BrokenNic::start(&host, Flaw::Dies(dies_of_a_copy), restart.as_path().to_owned());
     let command = format!("touch {}", peer.restart.display());
-    let device = format!("udp:{}", loopback(34));
+    let device = device(34);
     let to = ["--to", &device, "--host", &host, "-p", &peer.port, "--flow", "12"];
     let how = ["--mutate", "double", "--seed", "1", "--restart", &command, "--found", found.path()];
     let all = capture("rxe_all_ops.pcap");
@@ -309,8 +315,8 @@ fn check_found(dir: &str, said: &str) {
 
 #[test]
 fn server_that_is_killed_ends_a_replay_with_an_error() {
-    let server = Server::start(&format!("udp:{}", loopback(17)), &["--offer"]);
-    let (host, device) = (loopback(17), format!("udp:{}", loopback(18)));
+    let server = Server::start(&device(17), &["--offer"]);
+    let (host, device) = (loopback(17), device(18));
     // It takes minutes, and nothing of it must be sent for the server to be missed.
     let slow = ["--flow", "1", "--speed", "0.01"];
     let to = ["--to", &device, "--host", &host, "-p", &server.port, "--timeout", "500"];
@@ -331,8 +337,8 @@ fn server_that_is_killed_ends_a_replay_with_an_error() {
 
 #[test]
 fn capture_with_losses_is_executed_by_a_peer_without_them() {
-    let server = Server::start(&format!("udp:{}", loopback(3)), &["--offer"]);
-    let (host, device) = (loopback(3), format!("udp:{}", loopback(4)));
+    let server = Server::start(&device(3), &["--offer"]);
+    let (host, device) = (loopback(3), device(4));
     let to = ["--to", &device, "--host", &host, "-p", &server.port, "--speed", "max"];
     let output = replay(&[&to[..], &[&capture("rxe_lossy.pcap")]].concat());
     let said = text(&output.stdout);
@@ -342,9 +348,9 @@ fn capture_with_losses_is_executed_by_a_peer_without_them() {
 
 #[test]
 fn conform_serve_offers_its_device() {
-    let args = ["conform", "serve", "-d", &format!("udp:{}", loopback(30)), "-p", "0", "--offer=0"];
+    let args = ["conform", "serve", "-d", &device(30), "-p", "0", "--offer=0"];
     let server = Server::run(&args, "offers queue pairs on ");
-    let (host, device) = (loopback(30), format!("udp:{}", loopback(31)));
+    let (host, device) = (loopback(30), device(31));
     let to = ["--to", &device, "--host", &host, "-p", &server.port, "--speed", "max"];
     let output = replay(&[&to[..], &["--flow", "3", &capture("rxe_all_ops.pcap")]].concat());
     let said = text(&output.stdout);
@@ -355,8 +361,8 @@ fn conform_serve_offers_its_device() {
 
 #[test]
 fn server_offers_nothing_unless_it_was_started_for_it() {
-    let server = Server::start(&format!("udp:{}", loopback(5)), &[]);
-    let (host, device) = (loopback(5), format!("udp:{}", loopback(6)));
+    let server = Server::start(&device(5), &[]);
+    let (host, device) = (loopback(5), device(6));
     let args = ["--to", &device, "--host", &host, "-p", &server.port, &capture("rxe_all_ops.pcap")];
     let output = replay(&args);
     let errors = text(&output.stderr);
@@ -366,9 +372,8 @@ fn server_offers_nothing_unless_it_was_started_for_it() {
 
 #[test]
 fn server_with_a_token_offers_to_those_who_know_it() {
-    let server =
-        Server::start(&format!("udp:{}", loopback(7)), &["--offer", "--token", "correct horse"]);
-    let (host, device) = (loopback(7), format!("udp:{}", loopback(8)));
+    let server = Server::start(&device(7), &["--offer", "--token", "correct horse"]);
+    let (host, device) = (loopback(7), device(8));
     let all = capture("rxe_all_ops.pcap");
     let args = [
         "--flow",
@@ -392,8 +397,8 @@ fn server_with_a_token_offers_to_those_who_know_it() {
 #[test]
 fn offer_beyond_the_limits_of_the_server_is_refused() {
     let args = ["--offer", "--max-memory", "1M"];
-    let server = Server::start(&format!("udp:{}", loopback(9)), &args);
-    let (host, device) = (loopback(9), format!("udp:{}", loopback(10)));
+    let server = Server::start(&device(9), &args);
+    let (host, device) = (loopback(9), device(10));
     let all = capture("rxe_all_ops.pcap");
     let output =
         replay(&["--flow", "1", "--to", &device, "--host", &host, "-p", &server.port, &all]);
