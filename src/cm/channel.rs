@@ -26,7 +26,7 @@ impl Manager {
     }
 
     /// Closes an event channel, and destroys all of its ids, as the kernel does when the file is
-    /// closed or the process ends; what was left of each.
+    /// closed or the process ends. Returns the ids, each with what was left of it.
     pub fn close_channel(
         &mut self,
         now: Instant,
@@ -43,8 +43,8 @@ impl Manager {
         Ok(destroyed)
     }
 
-    /// Closes everything: for the end of a process. What is there to transmit then is all that
-    /// peers will be told, unless the caller waits for the rest of it.
+    /// Closes all channels, at the end of a process. Peers get the messages that are queued then,
+    /// and those that follow if the caller goes on to transmit.
     pub fn shutdown(&mut self, now: Instant) -> Vec<(CmId, Destroyed)> {
         let channels: Vec<_> = self.channels.iter().map(|(name, _)| name).collect();
         let closed =
@@ -52,8 +52,8 @@ impl Manager {
         closed.flatten().collect()
     }
 
-    /// Moves an id and its queued events to another channel; how many of its events the program
-    /// took.
+    /// Moves an id and its queued events to another channel. Returns the number of its events that
+    /// the program has taken.
     pub fn migrate_id(&mut self, id: CmId, channel: ChannelId) -> Result<u32, Error> {
         self.channels.get(channel).ok_or(Error::NotFound("channel"))?;
         let entry = self.ids.get_mut(id).ok_or(Error::NotFound("id"))?;
@@ -164,7 +164,7 @@ impl Manager {
         if queued >= self.config.limits.events { Err(Error::Exhausted("events")) } else { Ok(()) }
     }
 
-    /// The request for this id is no longer in the channel.
+    /// Removes the request for this id from the backlog of its listener.
     pub(super) fn leave_backlog(&mut self, id: CmId) {
         let Some(entry) = self.ids.get_mut(id) else { return };
         let (queued_at, connection) = (entry.queued_at.take(), entry.connection);

@@ -1,4 +1,4 @@
-//! Errors of commands.
+//! Errors of commands, with the error numbers of Linux.
 
 use super::state::IdState;
 use crate::verbs::Errno;

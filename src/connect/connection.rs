@@ -1,4 +1,4 @@
-//! An established connection.
+//! An established connection: its queue pair, and its end.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Deadlines of calls.
+//! Deadlines of calls that wait.
 
 use std::time::{Duration, Instant};
 

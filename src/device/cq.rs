@@ -1,4 +1,4 @@
-//! Completion queues.
+//! Completion queues of a device, which give back the memory of completed work.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,4 +1,4 @@
-//! Completion queues.
+//! Completion queues: completions that wait to be polled, and the events that they raise.
 
 use std::collections::VecDeque;
 

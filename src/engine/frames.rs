@@ -1,4 +1,4 @@
-//! Frames of raw packet queue pairs, with the feature `raw_eth`: opaque bytes, which the caller
+//! Frames of raw packet queue pairs: opaque bytes, which the caller
 //! steers.
 
 use super::Engine;

@@ -44,7 +44,7 @@
 //! | `peer_port` | UDP source port of a peer |
 //! | `sge` | messages in scatter/gather lists |
 //! | `path` | path to a peer |
-//! | `frames` | frames of raw packet queue pairs; with the feature `raw_eth` |
+//! | `frames` | frames of raw packet queue pairs |
 //! | `allocation` | fallible allocation, and the memory that is promised |
 //! | `timers`, `counters`, `config` | deadlines, a counter for every drop, every limit |
 #![forbid(unsafe_code)]

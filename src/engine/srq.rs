@@ -1,4 +1,4 @@
-//! Shared receive queues.
+//! Shared receive queues: receives for several queue pairs, and the limit event.
 
 use super::config::OBJECT_BYTES;
 use super::recv_queue::RecvQueue;

@@ -1,4 +1,4 @@
-//! Completions, completion queues and completion channels.
+//! Structures of completions, completion queues and completion channels.
 
 use core::ffi::{c_int, c_uint, c_void};
 

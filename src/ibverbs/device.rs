@@ -1,4 +1,4 @@
-//! Devices and ports, and their attributes.
+//! Structures of devices and ports, and their attributes.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 

@@ -1,4 +1,5 @@
-//! Protection domains, memory regions and windows, and the domains of XRC and of threads.
+//! Structures of protection domains, memory regions and windows, and the domains of XRC and of
+//! threads.
 
 use core::ffi::{c_int, c_uint, c_void};
 

@@ -1,4 +1,4 @@
-//! Queue pairs.
+//! Structures of queue pairs, as `infiniband/verbs.h` declares them.
 
 use core::ffi::{c_int, c_uint, c_void};
 

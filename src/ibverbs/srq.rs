@@ -1,4 +1,4 @@
-//! Shared receive queues.
+//! Structures of shared receive queues, as `infiniband/verbs.h` declares them.
 
 use core::ffi::{c_uint, c_void};
 

@@ -1,4 +1,4 @@
-//! Work requests.
+//! Structures of work requests, as `infiniband/verbs.h` declares them.
 // Rule: T-36.
 
 use core::ffi::{c_int, c_uint, c_void};

@@ -17,12 +17,12 @@ pub struct Config {
     /// to a quarter of the peer's ring are copied there; the peer reads larger ones from the
     /// sender's memory.
     pub ring: usize,
-    /// Multiple of the own ring that is used of the peer's ring, at most. This side has as much
-    /// memory to send from, so that a peer with a large ring does not decide how much that is.
+    /// Maximum part of the peer's ring that is used, as a multiple of the own ring. This side has
+    /// as much memory to send from, so a peer with a large ring does not decide how much that is.
     pub ring_multiple: usize,
     /// Number of WRITEs that the peer may be ahead of this program.
     pub writes: u16,
-    /// Bytes of a message that the peer sends, at the most.
+    /// Maximum length of a message of the peer.
     pub message_max: u64,
     /// Time for which a waiting call polls before it sleeps. It should be longer than it takes to
     /// wake the peer's thread: if sender and receiver sleep in turns, small messages stream at a
@@ -38,10 +38,9 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// Time for which a connection that is closed or dropped waits for its messages to arrive.
     pub linger: Duration,
-    /// Number of peers that were answered and are not yet connected, at most. The oldest makes
-    /// room.
+    /// Maximum number of half-open peers: answered, and not yet connected. The oldest makes room.
     pub half_open: usize,
-    /// Number of these that have the same address, at most. The oldest of them makes room.
+    /// Maximum number of half-open peers at one address. The oldest of them makes room.
     pub half_open_per_source: usize,
 }
 
@@ -84,7 +83,7 @@ impl Config {
         u32::try_from(bytes).expect("the bound is less")
     }
 
-    /// Bytes of a peer's ring that this side uses, at most: a power of two.
+    /// Maximum number of bytes of a peer's ring that this side uses: a power of two.
     pub(super) fn send_ring_bytes(&self) -> u32 {
         let multiple = self.ring_multiple.max(1).next_power_of_two();
         let bytes = (self.ring_bytes() as usize).saturating_mul(multiple).min(RING_MAX);

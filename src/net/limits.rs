@@ -1,20 +1,20 @@
-//! Bounds of connections.
+//! Limits of connections: rings, messages and operations in flight.
 
 /// Bytes of a ring at least and at most. Both sides' rings may differ.
 pub const RING_MIN: usize = 4096;
 /// See [`RING_MIN`].
 pub const RING_MAX: usize = 1 << 26;
 
-/// Number of WRITEs to the peer's ring that it has not yet consumed, at most.
+/// Maximum number of WRITEs to the peer's ring that it has not yet consumed.
 pub const WRITES_MAX: u16 = 1 << 14;
 
-/// Number of large messages that the peer has not yet read, at most.
+/// Maximum number of large messages that the peer has not yet read.
 pub const RENDEZVOUS_MAX: u16 = 8;
 
-/// Number of one-sided operations of the program that wait or are in flight, at most.
+/// Maximum number of one-sided operations of the program that wait or are in flight.
 pub const OPERATIONS_MAX: usize = 64;
 
-/// Number of READs of one large message in flight, at most.
+/// Maximum number of READs of one large message in flight.
 pub(super) const CHUNKS: usize = 4;
 
 /// Number of WRITEs without payload that may arrive before the program polls. A peer tells of
@@ -41,7 +41,7 @@ pub const HALF_OPEN_PER_SOURCE: usize = 32;
 /// waited longest makes room.
 pub(super) const OFFERS_MAX: usize = 64;
 
-/// Number of these that have the same address, at most.
+/// Maximum number of these that have the same address.
 pub(super) const OFFERS_PER_SOURCE: usize = 32;
 
 /// Bytes of a message at the most, unless the configuration says otherwise.

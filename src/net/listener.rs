@@ -1,4 +1,4 @@
-//! Listeners.
+//! Listeners: requests of peers by the connection manager or over TCP, and connections from them.
 
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,10 +18,10 @@ use crate::connect::{self, Options};
 use crate::link::OpenError;
 use crate::link::interface::interfaces;
 
-/// Time after which a caller looks at what another one has left, at most.
+/// Maximum time until a caller of `accept` looks at the half-open peers that another caller left.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Time after which peers over TCP that were answered are looked at.
+/// Interval at which half-open peers over TCP are looked at.
 const LOOK_TCP: Duration = Duration::from_millis(2);
 
 /// Accepts connections, as [`TcpListener`](std::net::TcpListener) does.
@@ -136,8 +136,8 @@ impl Listener {
         &self.endpoint
     }
 
-    /// Waits for the next connection that is established. Peers that asked for one and said nothing
-    /// since hold up no other.
+    /// Waits for the next connection that is established. A peer that asks for one and then is
+    /// silent does not delay others.
     pub fn accept(&self) -> Result<Connection, Error> {
         loop {
             match self.accept_timeout(Duration::MAX) {
@@ -185,7 +185,7 @@ impl Listener {
         half_open: &mut HalfOpens,
         timeout: Duration,
     ) -> Result<Option<Connection>, Error> {
-        // What happens after this is not missed.
+        // Events after this are seen: the wait below compares the number.
         let seen = self.rings();
         let count = &|counter| self.count(counter);
         if let Some(connected) = half_open.take_connected(count) {
@@ -197,7 +197,7 @@ impl Listener {
         let config = self.endpoint.config;
         match request.begin_accept(&[]) {
             Ok(peer) => half_open.push(peer, config.half_open, config.half_open_per_source, count),
-            // The peer gave up, or is another program: the next one may not be.
+            // The peer gave up, or is another program: the next peer is tried.
             Err(Error::Foreign | Error::TimedOut | Error::Connect(_) | Error::Io(_)) => {
                 self.count(Counter::Unanswered);
             }
@@ -230,7 +230,7 @@ impl Listener {
         }
     }
 
-    /// A number that changes with each event; `None` if the system does not tell.
+    /// Returns a number that changes with each event; `None` if the system has none.
     fn rings(&self) -> Option<u64> {
         match &self.by {
             ListenerBy::Cm(all) => all.first()?.1.rings(),

@@ -65,7 +65,7 @@ pub(super) struct Shared {
     pub(super) info: ConnectionInfo,
     /// The connection manager's connection, which ends with this one.
     held: Option<connect::Connection>,
-    /// Bytes of a message that is copied into the peer's ring, at the most.
+    /// Maximum number of bytes of a message that is copied into the peer's ring.
     pub(super) eager_max: usize,
     /// Offset of the directory of published memory in the ring's region.
     pub(super) directory_at: usize,

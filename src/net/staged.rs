@@ -11,7 +11,7 @@ use super::shared::check_open;
 use crate::device::Channel;
 
 impl Connection {
-    /// Bytes of a message that is copied into the peer's ring, at the most.
+    /// Maximum length of a message that is copied into the peer's ring.
     pub(crate) fn staged_max(&self) -> usize {
         self.shared.eager_max
     }

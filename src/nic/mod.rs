@@ -14,7 +14,7 @@
 //! | `poll.rs`, `transmit.rs` | RX and TX, from any thread |
 //! | `shared.rs`, `core.rs`, `timed_mutex.rs` | what threads share, behind which locks |
 //! | `gsi.rs` | queue pair 1, for a connection manager |
-//! | `raw_eth.rs` | raw packet queue pairs; with the feature of this name |
+//! | `raw_eth.rs` | raw packet queue pairs |
 //! | `failure.rs` | panics and broken links |
 //! | `spin.rs` | when a busy poller gives up its core |
 //!

@@ -1,4 +1,4 @@
-//! Raw packet queue pairs of a soft NIC, with the feature `raw_eth`.
+//! Raw packet queue pairs of a soft NIC.
 
 use std::sync::Arc;
 
@@ -61,6 +61,8 @@ impl Poster<'_> {
     }
 }
 
+// For `tools/ibverbs`: no promise is made about it.
+#[doc(hidden)]
 impl SoftNic {
     /// Whether the NIC supports raw packet QPs.
     pub fn has_raw_packets(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Sizes of items.
+//! Size classes: the sizes that items of a pool have, and the class of each length.
 
 use super::PoolError;
 

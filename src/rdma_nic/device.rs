@@ -1,4 +1,4 @@
-//! The RNIC as a device like any other.
+//! Implementation of [`Device`] for an RNIC: each method is a call of `libibverbs`.
 #![allow(unsafe_code, reason = "calls of libibverbs")]
 
 use core::any::Any;
@@ -188,7 +188,7 @@ impl Device for RdmaNic {
             let code = unsafe { modify(qp.at(), &raw mut attr, mask.bits().cast_signed()) };
             check(code)
         };
-        modified.map_err(|errno| self.why_not(qp, attr, mask, errno))
+        modified.map_err(|errno| self.modify_error(qp, attr, mask, errno))
     }
 
     fn query_qp(&self, qp: QpHandle) -> Option<QpAttr> {
@@ -246,7 +246,7 @@ impl Device for RdmaNic {
     }
 }
 
-/// Takes a queue pair into a multicast group, or out of it.
+/// `ibv_attach_mcast` or `ibv_detach_mcast`.
 type ChangeGroup = unsafe extern "C" fn(*mut crate::ibverbs::ibv_qp, *const ibv_gid, u16) -> c_int;
 
 impl RdmaNic {
@@ -263,9 +263,15 @@ impl RdmaNic {
         Some(attr)
     }
 
-    /// Returns the error for a queue pair that could not be modified. The kernel gives a number; if
-    /// its own table of states is the reason, that is known here as well.
-    fn why_not(&self, qp: QpHandle, attr: &QpAttr, mask: AttrMask, errno: Errno) -> ModifyError {
+    /// Returns the error for a queue pair that could not be modified: what the table of states says
+    /// against it, or else the kernel's number.
+    fn modify_error(
+        &self,
+        qp: QpHandle,
+        attr: &QpAttr,
+        mask: AttrMask,
+        errno: Errno,
+    ) -> ModifyError {
         let refused = ModifyError::Refused(errno);
         let (Some(kind), Some(from)) = (self.qp_kind(qp), self.qp_state(qp)) else {
             return refused;

@@ -1,4 +1,4 @@
-//! Objects are made.
+//! Creation of protection domains, regions, queues and queue pairs, by calls of `libibverbs`.
 #![allow(unsafe_code, reason = "calls of libibverbs")]
 
 use core::ffi::{c_int, c_uint};

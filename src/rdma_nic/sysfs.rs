@@ -11,7 +11,7 @@ fn port_directory(device: &Path, port: PortNum) -> std::path::PathBuf {
     device.join("ports").join(port.to_string())
 }
 
-/// The identifiers of a port that speak RoCEv2, with their indices, of the first `most`.
+/// Returns the RoCEv2 GIDs among the first `most` of a port, with their indices.
 pub(super) fn gids(device: &Path, port: PortNum, most: usize) -> Vec<(usize, Gid)> {
     let directory = port_directory(device, port);
     let read = |index: usize| {
@@ -26,7 +26,7 @@ pub(super) fn gids(device: &Path, port: PortNum, most: usize) -> Vec<(usize, Gid
     (0..most).filter_map(read).collect()
 }
 
-/// An identifier as the kernel writes it: eight groups of four hexadecimal digits.
+/// Parses a GID as the kernel writes it: eight groups of four hexadecimal digits.
 fn parse_gid(text: &str) -> Option<Gid> {
     let address: std::net::Ipv6Addr = text.parse().ok()?;
     Some(Gid(address.octets()))
@@ -49,7 +49,7 @@ pub(super) fn statistics(device: &Path, port: PortNum) -> Vec<(String, u64)> {
 
 /// Returns the counters of a directory.
 fn counters(directory: &Path) -> Vec<(String, u64)> {
-    // How long the kernel may give old numbers is a setting, not a count.
+    // The time for which the kernel caches counters: a setting, not a counter.
     const SETTING: &str = "lifespan";
     let Ok(files) = fs::read_dir(directory) else { return Vec::new() };
     let read = |file: fs::DirEntry| {

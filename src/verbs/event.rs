@@ -1,4 +1,4 @@
-//! Asynchronous events.
+//! Asynchronous events of a device: `ibv_event_type`.
 
 use super::codes::codes;
 use super::{CqHandle, QpHandle, SrqHandle};

@@ -1,4 +1,4 @@
-//! Status of completions.
+//! Status codes of completions: `ibv_wc_status`.
 
 use super::codes::codes;
 

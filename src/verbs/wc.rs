@@ -1,4 +1,4 @@
-//! Completions.
+//! Work completions: `ibv_wc`.
 
 use super::{WcFlags, WcOpcode, WcStatus, WrId};
 use crate::wire::{Qpn, RKey};

@@ -1,4 +1,4 @@
-//! The progress bar.
+//! The progress bar of commands that read long captures.
 
 use std::io::{self, IsTerminal};
 

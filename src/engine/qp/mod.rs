@@ -13,7 +13,7 @@
 //! | `rx` | checks of requests, execution, responder resources |
 //! | `ack` | pending responses, delayed ACK |
 //! | `ud` | datagrams |
-//! | `raw` | raw frames; with the feature `raw_eth` |
+//! | `raw` | raw frames |
 
 mod ack;
 mod attr;

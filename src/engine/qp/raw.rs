@@ -1,4 +1,4 @@
-//! Frames of a raw packet queue pair, with the feature `raw_eth`.
+//! Frames of a raw packet queue pair.
 
 use super::super::Counter;
 use super::super::env::Env;

@@ -74,7 +74,7 @@ pub(crate) struct PeerRing {
     pub(crate) size: u32,
     /// Number of WRITEs that it has receives for.
     pub(crate) writes: u16,
-    /// Bytes of a ring of the other side that its side uses, at most.
+    /// Maximum number of bytes of a ring of the other side that its side uses.
     pub(crate) send_max: u32,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct OwnMemory {
     pub(crate) chunk: u32,
     /// Number of WRITEs that receives are posted for.
     pub(crate) writes: u16,
-    /// Bytes of the peer's ring that are used, at most.
+    /// Maximum number of bytes of the peer's ring that are used.
     pub(crate) send_max: u32,
 }
 

@@ -1,4 +1,4 @@
-//! `roce bench pingpong`.
+//! Arguments of `roce bench pingpong`.
 
 use std::io::Write;
 use std::process::ExitCode;

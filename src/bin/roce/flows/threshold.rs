@@ -1,4 +1,4 @@
-//! `--threshold NAME=VALUE`.
+//! The argument `--threshold NAME=VALUE`: names, units and bounds of the thresholds of findings.
 
 use std::str::FromStr;
 

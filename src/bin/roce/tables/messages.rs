@@ -92,7 +92,8 @@ impl MessageRow<'_> {
 /// The numbers of a message in the file.
 type Record = [u64; 10];
 
-/// Indices of columns: flow, requester (from bit 32) and immediate (bit 40).
+/// Indices into a [`Record`]. The number at `FLOW` has the requester from bit 32 on, and the
+/// immediate in bit 40.
 const FLOW: usize = 0;
 const WORDS: usize = 1;
 const BYTES: usize = 2;
@@ -104,7 +105,7 @@ const END: usize = 7;
 const PACKETS_AGAIN: usize = 8;
 const BYTES_AGAIN: usize = 9;
 
-/// The bit from which on a word of the message is.
+/// Shifts of the positions of words in the number at [`WORDS`].
 const OPERATION: u32 = 0;
 const OUTCOME: u32 = 16;
 const NAK: u32 = 32;
