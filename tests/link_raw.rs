@@ -18,7 +18,7 @@ use roce::link::{Link, Receiver, Sender, fault, tap};
 use roce::time::Instant;
 use roce::wire::{
     Batch, Bits, BthRepr, EtherType, Frame, Gid, IcrcVerdict, LinkType, MacAddr, Network, Opcode,
-    Path, Psn, Qpn, ROCE_PORT,
+    Path, Psn, Qpn, ROCE_PORT, Received,
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -78,6 +78,19 @@ struct Arrived {
     packet: Vec<u8>,
 }
 
+impl From<&Received<'_>> for Arrived {
+    fn from(received: &Received<'_>) -> Self {
+        Self {
+            source: received.source,
+            destination: received.destination,
+            source_port: received.source_port,
+            ecn: received.ecn,
+            network: received.network.to_vec(),
+            packet: received.packet.to_vec(),
+        }
+    }
+}
+
 /// Takes in `count` packets, and then all that come within a moment.
 fn receive(receiver: &mut dyn Receiver, count: usize) -> Vec<Arrived> {
     let mut arrived = Vec::new();
@@ -85,16 +98,7 @@ fn receive(receiver: &mut dyn Receiver, count: usize) -> Vec<Arrived> {
     let mut moment = None;
     loop {
         receiver.receive(now()).unwrap();
-        receiver.for_each(&mut |received| {
-            arrived.push(Arrived {
-                source: received.source,
-                destination: received.destination,
-                source_port: received.source_port,
-                ecn: received.ecn,
-                network: received.network.to_vec(),
-                packet: received.packet.to_vec(),
-            });
-        });
+        receiver.for_each(&mut |received| arrived.push(Arrived::from(received)));
         if arrived.len() >= count && moment.is_none() {
             moment = Some(now().saturating_add(Duration::from_millis(20)));
         }
@@ -233,16 +237,7 @@ fn receive_one(receiver: &mut dyn Receiver) -> Vec<Arrived> {
         std::thread::yield_now();
     }
     let mut arrived = Vec::new();
-    receiver.for_each(&mut |received| {
-        arrived.push(Arrived {
-            source: received.source,
-            destination: received.destination,
-            source_port: received.source_port,
-            ecn: received.ecn,
-            network: received.network.to_vec(),
-            packet: received.packet.to_vec(),
-        });
-    });
+    receiver.for_each(&mut |received| arrived.push(Arrived::from(received)));
     arrived
 }
 

@@ -234,13 +234,7 @@ fn prober_goes_on_after_a_restart_of_the_server_and_ctrl_c_prints_the_summary() 
 
 /// Sends an opening; returns all that the server answers.
 fn ask(server: &Server, text: &str) -> String {
-    let mut stream = TcpStream::connect(server.at()).unwrap();
-    stream.set_read_timeout(Some(LONG)).unwrap();
-    stream.write_all(text.as_bytes()).unwrap();
-    stream.shutdown(std::net::Shutdown::Write).unwrap();
-    let mut answer = String::new();
-    let _ = stream.read_to_string(&mut answer);
-    answer
+    requests::ask(TcpStream::connect(server.at()).unwrap(), text)
 }
 
 #[test]

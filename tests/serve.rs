@@ -130,13 +130,7 @@ fn hello(gid: &str, extent: Value, qps: u32, tx_depth: u32) -> String {
 
 /// Sends an opening; returns all that the server answers.
 fn ask(server: &Server, text: &str) -> String {
-    let mut stream = server.connect();
-    stream.set_read_timeout(Some(LONG)).unwrap();
-    stream.write_all(text.as_bytes()).unwrap();
-    stream.shutdown(std::net::Shutdown::Write).unwrap();
-    let mut answer = String::new();
-    let _ = stream.read_to_string(&mut answer);
-    answer
+    requests::ask(server.connect(), text)
 }
 
 #[test]

@@ -43,13 +43,7 @@ const QKEY: QKey = QKey::new(0x1111);
 /// Bytes that stand for the IPv4 header of a datagram.
 const HEADER: [u8; 20] = [0x45; 20];
 
-const ALL: Access = Access::LOCAL_WRITE
-    .union(Access::REMOTE_WRITE)
-    .union(Access::REMOTE_READ)
-    .union(Access::REMOTE_ATOMIC)
-    .union(Access::MW_BIND)
-    .union(Access::FLUSH_GLOBAL)
-    .union(Access::FLUSH_PERSISTENT);
+const ALL: Access = Access::LOCAL_WRITE.union(Access::MW_BIND).union(Access::REMOTE);
 
 /// The regions of each host: whether in the domain of its queue pairs, and the rights.
 const REGIONS: [(bool, Access); 4] = [
@@ -115,27 +109,53 @@ struct Machine {
     last: Option<(usize, Work)>,
 }
 
+/// Returns the local and the remote key that a byte chooses for a side: mostly those of memory with
+/// all rights.
+fn keys(byte: u8, side: usize) -> [usize; 2] {
+    let own = |key: usize| side * KEYS + key;
+    let near = match byte & 0xf {
+        0..=9 => own(0),
+        10 | 11 => own(1),
+        12 => own(2),
+        13 => own(3),
+        14 => own(4),
+        _ => NO_KEY,
+    };
+    let far = match byte >> 4 {
+        0..=6 => (1 - side) * KEYS,
+        15 => own(0),
+        other => (1 - side) * KEYS + usize::from(other) % KEYS,
+    };
+    [near, far]
+}
+
+/// Registers regions and creates windows of all kinds at both hosts.
+fn memory(hosts: &mut [Host; 2]) -> (Names, Model, Vec<Buffer>) {
+    let (mut names, mut model, mut buffers) = (Names::default(), Model::default(), Vec::new());
+    for (number, host) in hosts.iter_mut().enumerate() {
+        for (own, rights) in REGIONS {
+            let (pd, domain) = if own { (host.pd, number) } else { (host.other_pd, 2) };
+            let bytes: Vec<u8> = (0..REGION).map(|at| (at * 7 + at / 256) as u8).collect();
+            let buffer = Buffer::from_bytes(&bytes);
+            let attr = MrAttr { region: buffer.region(), base: BASE, access: rights };
+            names.add_region(host.engine.register(pd, attr).expect("there is room"));
+            model.add_region(domain, rights, bytes);
+            buffers.push(buffer);
+        }
+        for kind in WINDOWS {
+            let window = host.engine.create_mw(host.pd, kind).expect("there is room");
+            names.add_window(host.engine.mw_key(window).expect("it was made"));
+            model.add_window(number, kind);
+            buffers.push(Buffer::new(0));
+        }
+    }
+    (names, model, buffers)
+}
+
 impl Machine {
     fn new() -> Self {
         let mut hosts = [1, 2].map(host);
-        let (mut names, mut model, mut buffers) = (Names::default(), Model::default(), Vec::new());
-        for (number, host) in hosts.iter_mut().enumerate() {
-            for (own, rights) in REGIONS {
-                let (pd, domain) = if own { (host.pd, number) } else { (host.other_pd, 2) };
-                let bytes: Vec<u8> = (0..REGION).map(|at| (at * 7 + at / 256) as u8).collect();
-                let buffer = Buffer::from_bytes(&bytes);
-                let attr = MrAttr { region: buffer.region(), base: BASE, access: rights };
-                names.add_region(host.engine.register(pd, attr).expect("there is room"));
-                model.add_region(domain, rights, bytes);
-                buffers.push(buffer);
-            }
-            for kind in WINDOWS {
-                let window = host.engine.create_mw(host.pd, kind).expect("there is room");
-                names.add_window(host.engine.mw_key(window).expect("it was made"));
-                model.add_window(number, kind);
-                buffers.push(Buffer::new(0));
-            }
-        }
+        let (names, mut model, buffers) = memory(&mut hosts);
         let Host { engine, pd, .. } = &mut hosts[1];
         let (max_wr, max_sge, limit) = (DEPTH as u32, 2, 0);
         let create = SrqCreate { max_wr, max_sge, limit, xrc: None };
@@ -173,28 +193,34 @@ impl Machine {
                 end(&mut machine.hosts[side], kind, srq, target.then_some(xrcd))
             });
             machine.ends.push(ends);
-            for side in [0, 1] {
-                let is_shared = is_shared && side == 1;
-                let queue = match kind {
-                    QpType::XrcSend if is_shared => shared[1],
-                    _ if is_shared => shared[0],
-                    _ => machine.model.add_queue(),
-                };
-                let qp = Qp::new(kind, side, link * 2 + 1 - side, queue);
-                machine.model.add_qp(Qp {
-                    rights: ALL,
-                    mtu: if kind == QpType::Ud { PORT_MTU.bytes() } else { MTU },
-                    shared: is_shared,
-                    send_depth: DEPTH,
-                    recv_depth: DEPTH,
-                    // Two that wait for one receive would be served by chance.
-                    patient: link == 0,
-                    ..qp
-                });
-            }
+            machine.add_qps(link, shared);
             machine.connect(link);
         }
         machine
+    }
+
+    /// Adds both queue pairs of a connection to the model, with the two shared receive queues.
+    fn add_qps(&mut self, link: usize, shared: [usize; 2]) {
+        let (kind, is_shared) = LINKS[link];
+        for side in [0, 1] {
+            let is_shared = is_shared && side == 1;
+            let queue = match kind {
+                QpType::XrcSend if is_shared => shared[1],
+                _ if is_shared => shared[0],
+                _ => self.model.add_queue(),
+            };
+            let qp = Qp::new(kind, side, link * 2 + 1 - side, queue);
+            self.model.add_qp(Qp {
+                rights: ALL,
+                mtu: if kind == QpType::Ud { PORT_MTU.bytes() } else { MTU },
+                shared: is_shared,
+                send_depth: DEPTH,
+                recv_depth: DEPTH,
+                // Two that wait for one receive would be served by chance.
+                patient: link == 0,
+                ..qp
+            });
+        }
     }
 
     /// Takes both ends of a connection to RTS.
@@ -237,28 +263,10 @@ impl Machine {
         let bit = |bit: u8| flags >> bit & 1 == 1;
         let len = [0, 1, 8, 64, 255, 256, 257, 512, 600, 1000][usize::from(len) % 10];
         let own = |key: usize| side * KEYS + key % KEYS;
-        let near = Piece {
-            // Mostly local memory, with all rights.
-            key: match key & 0xf {
-                0..=9 => own(0),
-                10 | 11 => own(1),
-                12 => own(2),
-                13 => own(3),
-                14 => own(4),
-                _ => NO_KEY,
-            },
-            at: usize::from(near) * 4,
-            len,
-        };
-        let remote = Remote {
-            key: match key >> 4 {
-                0..=6 => (1 - side) * KEYS,
-                15 => own(0),
-                other => (1 - side) * KEYS + usize::from(other) % KEYS,
-            },
-            low,
-            at: usize::from(far) * 8 + usize::from(bit(0)) * 4 * usize::from(bit(1)),
-        };
+        let [near_key, far_key] = keys(key, side);
+        let near = Piece { key: near_key, at: usize::from(near) * 4, len };
+        let at = usize::from(far) * 8 + usize::from(bit(0)) * 4 * usize::from(bit(1));
+        let remote = Remote { key: far_key, low, at };
         let imm = bit(2).then_some([low, 1, 2, 3]);
         let word = Piece { len: 8, ..near };
         let window = own(REGIONS.len() + usize::from(bit(3)));

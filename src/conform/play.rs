@@ -13,7 +13,7 @@ use super::objects::{Objects, Stop};
 use super::post::Poster;
 use super::scenario::{Action, Done, Step, word};
 use super::trace::{Completion, Outcome};
-use super::turns::Turn;
+use super::turns::{Turn, Turns};
 use super::wire::{Seen, Wire};
 use super::{Side, memory, now};
 use crate::control::{Channel, ControlError};
@@ -45,6 +45,14 @@ const UNSEEN_WAIT: Duration = Duration::from_millis(20);
 
 /// Time between two polls.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
+
+/// Waits until the device of a server is free. A client sends ready at once, and the server answers
+/// when it has the device, so that a silent client does not hold it.
+fn wait_turn<'t>(turns: &'t Turns, line: &mut Channel) -> Result<Turn<'t>, Stop> {
+    wait_ready(line, REPLY_TIMEOUT)?;
+    let busy = || Stop::Trouble(format!("the device was busy for {} s", QUEUE_TIMEOUT.as_secs()));
+    turns.wait(QUEUE_TIMEOUT, || line.is_closed()).ok_or_else(busy)
+}
 
 /// Waits until the other agent is ready.
 fn wait_ready(line: &mut Channel, within: Duration) -> Result<(), ControlError> {
@@ -126,19 +134,7 @@ impl<'a> Play<'a> {
             None => Vec::new(),
         };
         objects.connect(&theirs)?;
-        // A client sends ready at once. A server answers when the device is free for it, so a
-        // silent client does not hold the device.
-        let turn = match terms.turns {
-            Some(turns) => {
-                wait_ready(line, REPLY_TIMEOUT)?;
-                let busy = || {
-                    Stop::Trouble(format!("the device was busy for {} s", QUEUE_TIMEOUT.as_secs()))
-                };
-                let turn = turns.wait(QUEUE_TIMEOUT, || line.is_closed());
-                Some(turn.ok_or_else(busy)?)
-            }
-            None => None,
-        };
+        let turn = terms.turns.map(|turns| wait_turn(turns, line)).transpose()?;
         while let Ok(Some(_)) = agent.device.async_events().wait(Some(Duration::ZERO)) {}
         let names = match side {
             Side::Requester => Names::new(objects.reach(), theirs),

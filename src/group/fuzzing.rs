@@ -12,6 +12,7 @@ use super::limits::{CHANGES_MAX, UNPOLLED_MAX};
 use super::link::{Backoff, Link, Made, Next, Own, Pipe, Role, Take};
 use super::secret::Secret;
 use crate::net::Unconsumed;
+use crate::net::fuzzing::Script;
 use crate::time::Instant;
 
 /// Messages that a pipe holds in each direction, at most.
@@ -46,6 +47,23 @@ struct Wire {
     is_closed: bool,
     is_delivered: bool,
     is_over: bool,
+}
+
+impl Wire {
+    /// Has the peer send, acknowledge and consume; whether a message arrived.
+    fn change(&mut self, script: &mut Script<'_>) -> bool {
+        let has_room = self.arrived.len() < WINDOW;
+        if has_room {
+            self.arrived.push_back(vec![script.byte()]);
+        }
+        self.acknowledged += usize::from(script.byte() % 2);
+        self.is_delivered = script.byte() % 4 == 0;
+        if script.byte() % 4 == 0 {
+            self.kept.pop_front();
+            self.acknowledged = self.acknowledged.saturating_sub(1);
+        }
+        has_room
+    }
 }
 
 impl Pipe for End {
@@ -99,23 +117,6 @@ impl Pipe for End {
     }
 }
 
-/// The input, taken byte by byte; zeros behind its end.
-struct Script<'a>(&'a [u8]);
-
-impl Script<'_> {
-    fn byte(&mut self) -> u8 {
-        let Some((&first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        first
-    }
-
-    /// A number that is small, or near the end of its range.
-    fn number(&mut self) -> u64 {
-        let byte = self.byte();
-        if byte < 128 { byte.into() } else { u64::MAX - u64::from(byte - 128) }
-    }
-}
-
 /// A link whose peer claims anything, over connections that break at any moment.
 pub fn group_link(input: &[u8]) {
     let mut script = Script(input);
@@ -156,17 +157,7 @@ pub fn group_link(input: &[u8]) {
             }
             11 => {
                 if let Some(End(wire)) = link.pipe() {
-                    let mut wire = wire.borrow_mut();
-                    if wire.arrived.len() < WINDOW {
-                        wire.arrived.push_back(vec![script.byte()]);
-                        arrived += 1;
-                    }
-                    wire.acknowledged += usize::from(script.byte() % 2);
-                    wire.is_delivered = script.byte() % 4 == 0;
-                    if script.byte() % 4 == 0 {
-                        wire.kept.pop_front();
-                        wire.acknowledged = wire.acknowledged.saturating_sub(1);
-                    }
+                    arrived += u64::from(wire.borrow_mut().change(&mut script));
                 }
             }
             12 => {

@@ -32,13 +32,19 @@ pub fn net_hello(input: &[u8]) {
 }
 
 /// The input, taken byte by byte; zeros behind its end.
-struct Script<'a>(&'a [u8]);
+pub(crate) struct Script<'a>(pub(crate) &'a [u8]);
 
 impl Script<'_> {
-    fn byte(&mut self) -> u8 {
+    pub(crate) fn byte(&mut self) -> u8 {
         let Some((&first, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;
         first
+    }
+
+    /// Returns a number that is small, or near the end of its range.
+    pub(crate) fn number(&mut self) -> u64 {
+        let byte = self.byte();
+        if byte < 128 { byte.into() } else { u64::MAX - u64::from(byte - 128) }
     }
 
     fn word(&mut self) -> u16 {

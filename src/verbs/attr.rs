@@ -288,11 +288,11 @@ impl SrqAttr {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Attributes of which none is the default.
-    fn other() -> QpAttr {
+    pub(crate) fn other() -> QpAttr {
         let ah_attr = AhAttr { sl: Bits::low(3), ..AhAttr::new(Gid([1; 16]), 2) };
         QpAttr {
             qp_state: QpState::Rtr,

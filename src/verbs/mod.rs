@@ -58,6 +58,8 @@ pub mod transition;
 mod wc;
 mod wr;
 
+#[cfg(test)]
+pub(crate) use attr::tests::other as other_qp_attr;
 pub use attr::*;
 pub(crate) use codes::{codes, names};
 pub(crate) use connect::bring_up;

@@ -62,12 +62,31 @@ macro_rules! number {
 /// see sequence numbers wrap all the time; packets from elsewhere are not understood then.
 const SEQUENCE_BITS: u32 = if cfg!(roce_narrow_psn) { 12 } else { 24 };
 
-/// Returns the distance of sequence number `number` from `base`: negative when it is behind it.
-#[inline]
-const fn sequence_distance(number: u32, base: u32) -> i32 {
-    const UNUSED: u32 = u32::BITS - SEQUENCE_BITS;
-    ((number.wrapping_sub(base) << UNUSED) as i32) >> UNUSED
+/// Arithmetic of numbers that wrap: they have no order, only distances.
+macro_rules! sequence {
+    ($($name:ident)*) => {$(
+        impl $name {
+            /// Returns the number `count` after this one.
+            #[inline]
+            #[must_use]
+            pub const fn plus(self, count: u32) -> Self {
+                // Rule: P-01.2.
+                Self::new(self.0.wrapping_add(count))
+            }
+
+            /// Returns the distance of this number from `base`: negative when it is behind it. A
+            /// distance of exactly half the numbers counts as behind.
+            #[inline]
+            pub const fn since(self, base: Self) -> i32 {
+                // Rule: P-03.3.
+                const UNUSED: u32 = u32::BITS - SEQUENCE_BITS;
+                ((self.0.wrapping_sub(base.0) << UNUSED) as i32) >> UNUSED
+            }
+        }
+    )*};
 }
+
+sequence! { Psn Msn }
 
 number! {
     /// A packet sequence number. Numbers wrap at 2^24, so they have no order, only distances.
@@ -77,22 +96,6 @@ number! {
 impl Psn {
     /// Half of all numbers: what lies less than this ahead is new, the rest is old.
     pub const HALF: u32 = 1 << (SEQUENCE_BITS - 1);
-
-    /// Returns the number `count` after this one.
-    #[inline]
-    #[must_use]
-    pub const fn plus(self, count: u32) -> Self {
-        // Rule: P-01.2.
-        Self::new(self.0.wrapping_add(count))
-    }
-
-    /// Returns the distance of this number from `base`: negative when it is behind it. A distance
-    /// of exactly half the numbers counts as behind.
-    #[inline]
-    pub const fn since(self, base: Self) -> i32 {
-        // Rule: P-03.3.
-        sequence_distance(self.0, base.0)
-    }
 }
 
 number! {
@@ -112,22 +115,6 @@ impl Qpn {
 number! {
     /// A message sequence number: how many requests the responder has completed. It wraps at 2^24.
     Msn(u32), 24 bits, "{}", of which SEQUENCE_BITS count
-}
-
-impl Msn {
-    /// Returns the number `count` after this one.
-    #[inline]
-    #[must_use]
-    pub const fn plus(self, count: u32) -> Self {
-        Self::new(self.0.wrapping_add(count))
-    }
-
-    /// Returns the distance of this number from `base`: negative when it is behind it. A distance
-    /// of exactly half the numbers counts as behind.
-    #[inline]
-    pub const fn since(self, base: Self) -> i32 {
-        sequence_distance(self.0, base.0)
-    }
 }
 
 number! {

@@ -28,14 +28,7 @@ fn lenient_source(source: impl Read) -> Outcome {
             Ok(Some(record)) => {
                 assert!(record.offset.bytes >= position, "nothing is read twice");
                 position = record.offset.bytes + record.data.len() as u64;
-                read.records.push(Owned {
-                    time: record.time.map(Instant::as_nanos),
-                    link: record.link.0,
-                    len: record.len,
-                    data: record.data.to_vec(),
-                    section: record.section,
-                    interface: record.interface.map(u32::from),
-                });
+                read.records.push(record.into());
             }
             Ok(None) => break,
             Err(Error::Skipped { offset, bytes, .. }) => {

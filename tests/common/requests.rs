@@ -6,7 +6,9 @@
     reason = "each test is a crate of its own and uses a part of it"
 )]
 
-use std::net::Ipv4Addr;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::time::Duration;
 
 use roce::control::Protocol;
 use serde_json::{Value, json};
@@ -73,4 +75,14 @@ pub fn offer(peer: Ipv4Addr) -> String {
 /// Request of a client of `roce mesh`.
 pub fn mesh(targets: &[String]) -> String {
     line(&json!({"paths": 1, "count": 10, "interval": 1000, "timeout": 1000, "targets": targets}))
+}
+
+/// Sends all that a client has to say; returns all that the server answers.
+pub fn ask(mut stream: TcpStream, text: &str) -> String {
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.write_all(text.as_bytes()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    answer
 }

@@ -18,13 +18,7 @@ use roce::wire::aeth::RnrTimer;
 use roce::wire::{Bits, Gid, Packet, Psn};
 
 /// All access rights of a peer.
-pub const ALL: Access = Access::LOCAL_WRITE
-    .union(Access::REMOTE_WRITE)
-    .union(Access::REMOTE_READ)
-    .union(Access::REMOTE_ATOMIC)
-    .union(Access::MW_BIND)
-    .union(Access::FLUSH_GLOBAL)
-    .union(Access::FLUSH_PERSISTENT);
+pub const ALL: Access = Access::LOCAL_WRITE.union(Access::MW_BIND).union(Access::REMOTE);
 
 /// An engine with one of everything.
 pub struct Side {

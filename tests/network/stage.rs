@@ -18,13 +18,7 @@ use roce::wire::{Bits, Psn};
 use crate::netns::{Host, wire};
 
 /// Every right that a peer can have.
-pub const ALL: Access = Access::LOCAL_WRITE
-    .union(Access::REMOTE_WRITE)
-    .union(Access::REMOTE_READ)
-    .union(Access::REMOTE_ATOMIC)
-    .union(Access::MW_BIND)
-    .union(Access::FLUSH_GLOBAL)
-    .union(Access::FLUSH_PERSISTENT);
+pub const ALL: Access = Access::LOCAL_WRITE.union(Access::MW_BIND).union(Access::REMOTE);
 
 pub const SEND: SendOp = SendOp::Send { imm: None };
 

@@ -11,13 +11,7 @@ use roce::verbs::{Access, Mtu, MwType, QpType};
 use super::model::{Recv, Work};
 
 /// All access rights of a peer.
-pub const ALL: Access = Access::LOCAL_WRITE
-    .union(Access::REMOTE_WRITE)
-    .union(Access::REMOTE_READ)
-    .union(Access::REMOTE_ATOMIC)
-    .union(Access::MW_BIND)
-    .union(Access::FLUSH_GLOBAL)
-    .union(Access::FLUSH_PERSISTENT);
+pub const ALL: Access = Access::LOCAL_WRITE.union(Access::MW_BIND).union(Access::REMOTE);
 
 /// Identifiers of receives have this bit, those of sends have not.
 pub const RECV: u64 = 1 << 32;

@@ -108,10 +108,22 @@ impl Author {
     }
 
     fn push_trouble(&mut self, link: &mut Link, trouble: Trouble) -> usize {
+        let (request, local) = self.troubled(link, trouble);
+        let op = self.push(link, 0, request, local);
+        if takes_receive(&request)
+            && matches!(trouble, Trouble::ReceiveTooShort | Trouble::ReceiveKey)
+        {
+            self.spoil_receive(link, trouble);
+        }
+        op
+    }
+
+    /// Returns a request that fails for the given reason, and prepares the reason.
+    fn troubled(&mut self, link: &mut Link, trouble: Trouble) -> (Request, Local) {
         let [near, far] = [link.ends[0].home, link.ends[1].home];
         let nothing = Local::Pieces(Vec::new());
         let inside = Remote { key: far, low: 0, at: 8 };
-        let (request, local) = match trouble {
+        match trouble {
             Trouble::WrongKey => self.reaching(link, Remote { key: NO_KEY, ..inside }, 1),
             Trouble::OutOfRange => {
                 let at = self.dice.pick(&[1 << 30, 1 << 40]);
@@ -170,14 +182,7 @@ impl Author {
                 };
                 (bind, nothing)
             }
-        };
-        let op = self.push(link, 0, request, local);
-        if takes_receive(&request)
-            && matches!(trouble, Trouble::ReceiveTooShort | Trouble::ReceiveKey)
-        {
-            self.spoil_receive(link, trouble);
         }
-        op
     }
 
     /// Makes the last receive too short, or one that may not be written.

@@ -1,4 +1,4 @@
-//! Identifiers and attributes.
+//! Conversions of GIDs and of the attributes of queue pairs, from C and to C.
 
 use core::ffi::{c_char, c_int};
 
@@ -354,7 +354,7 @@ const fn low_byte(number: u32) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::AckTimeout;
+    use crate::verbs::other_qp_attr;
 
     #[test]
     fn attributes_come_back_as_they_went() {
@@ -369,14 +369,7 @@ mod tests {
             ..AhAttr::new(Gid([7; 16]), 4)
         };
         let attr = QpAttr {
-            qp_state: QpState::Sqd,
-            cur_qp_state: QpState::Rts,
-            path_mtu: Mtu::M4096,
-            path_mig_state: MigState::Armed,
-            qkey: QKey::GSI,
             rq_psn: Psn::new(0xfe_dcba),
-            sq_psn: Psn::new(2),
-            dest_qp_num: Qpn::new(3),
             qp_access_flags: Access::REMOTE_READ | Access::RELAXED_ORDERING,
             cap: QpCap {
                 max_send_wr: 1,
@@ -387,20 +380,7 @@ mod tests {
             },
             ah_attr,
             alt_ah_attr: AhAttr { port_num: PortNum(2), ..ah_attr },
-            pkey_index: 4,
-            alt_pkey_index: 5,
-            en_sqd_async_notify: true,
-            sq_draining: true,
-            max_rd_atomic: 6,
-            max_dest_rd_atomic: 7,
-            min_rnr_timer: RnrTimer(Bits::low(8)),
-            port_num: PortNum(9),
-            timeout: AckTimeout(Bits::low(10)),
-            retry_cnt: RetryCount::MAX,
-            rnr_retry: RnrRetry::INFINITE,
-            alt_port_num: PortNum(11),
-            alt_timeout: AckTimeout(Bits::low(12)),
-            rate_limit: 13,
+            ..other_qp_attr()
         };
         assert_eq!(ibv_qp_attr::from(&attr).to_all(), Some(attr));
         let all = ibv_qp_attr::from(&attr).to_qp_attr(AttrMask::all());

@@ -377,10 +377,9 @@ struct Outcome {
     time: u64,
 }
 
-fn run(seed: u64) -> Outcome {
-    let mut random = Random::new(seed);
-    let plan = Plan::new(seed, &mut random);
-    let mut sides = [Side::new(1, &plan, seed), Side::new(2, &plan, seed)];
+/// Connects two sides by a plan; returns them with the messages that each is to send.
+fn connected(plan: &Plan, seed: u64) -> ([Side; 2], [Vec<Vec<u8>>; 2]) {
+    let mut sides = [Side::new(1, plan, seed), Side::new(2, plan, seed)];
     let ends = [0, 1].map(|at: usize| (sides[at].gid, sides[at].qpn()));
     let rings = [0, 1].map(|at: usize| PeerRing {
         addr: sides[at].ring.addr(),
@@ -389,7 +388,6 @@ fn run(seed: u64) -> Outcome {
         writes: plan.writes[at],
         send_max: plan.send_max[at],
     });
-    let shared = [0, 1].map(|at: usize| (sides[at].shared.addr(), sides[at].shared_key));
     let mut sent = [Vec::new(), Vec::new()];
     for (at, side) in sides.iter_mut().enumerate() {
         side.connect(ends[1 - at].0, ends[1 - at].1);
@@ -408,6 +406,13 @@ fn run(seed: u64) -> Outcome {
         side.to_send = sent[at].iter().cloned().collect();
         side.core = Some(core);
     }
+    (sides, sent)
+}
+
+fn run(seed: u64) -> Outcome {
+    let plan = Plan::new(seed, &mut Random::new(seed));
+    let (sides, sent) = connected(&plan, seed);
+    let shared = [0, 1].map(|at: usize| (sides[at].shared.addr(), sides[at].shared_key));
     let mut world = World::new(sides.into(), plan.faults, seed, Instant::ZERO);
     let (mut outcome, mut idle) = (Outcome::default(), 0);
     for turn in 0.. {

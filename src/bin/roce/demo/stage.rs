@@ -24,13 +24,7 @@ use super::print;
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Access rights that each side registers: every right that a peer can have.
-pub(super) const ALL: Access = Access::LOCAL_WRITE
-    .union(Access::REMOTE_WRITE)
-    .union(Access::REMOTE_READ)
-    .union(Access::REMOTE_ATOMIC)
-    .union(Access::MW_BIND)
-    .union(Access::FLUSH_GLOBAL)
-    .union(Access::FLUSH_PERSISTENT);
+pub(super) const ALL: Access = Access::LOCAL_WRITE.union(Access::MW_BIND).union(Access::REMOTE);
 
 /// Two NICs on one wire.
 pub(super) struct Stage {
