@@ -55,7 +55,7 @@
 //! |---|---|
 //! | Config | [`net::Config`], [`group::Config`]: connections and meshes; [`pool::Config`]: layout of a pool; [`engine::Config`]: a NIC without its link; [`cm::Config`], [`connect::Config`]: the connection manager, without and with its NIC; [`link::raw::Config`]: a raw link; `analysis::Config`: the reading of a capture |
 //! | Connection, Listener | [`net::Connection`], [`net::Listener`]: messages, as with sockets; [`connect::Connection`], [`connect::Listener`]: a queue pair that rdma_cm's messages connect; `analysis::Connection`: one that a capture shows |
-//! | Finding | [`ping::mesh::Finding`]: a fault of a network; `analysis::Finding`: a fault in a capture; `conform::judge::Finding`: a difference of two devices |
+//! | Finding | `analysis::Finding`: a fault in a capture; `conform::judge::Finding`: a difference of two devices |
 //! | Error | [`net::Error`], [`group::Error`], [`connect::Error`], [`cm::Error`], [`capture::Error`]: of the calls of its room |
 //! | Event | [`engine::Event`], [`cm::Event`]: what a state machine tells; [`ping::Event`]: the end of a probe |
 //!
@@ -91,7 +91,7 @@
 //! | room | holds | may use |
 //! |---|---|---|
 //! | [`time`] | the only time this crate knows: nanoseconds, told from outside | — |
-//! | [`proof`] | proofs that a peer knows a secret: HMAC-SHA256 over labeled fields | — |
+//! | `proof` | proofs that a peer knows a secret: HMAC-SHA256 over labeled fields | — |
 //! | `random` | seeded randomness, the same on every machine | — |
 //! | [`histogram`] | times counted in ranges that grow with them, and their percentiles | — |
 //! | `counters` | named counters of drops and refusals | — |
@@ -110,7 +110,7 @@
 //! | [`engine`] | a software RNIC as a state machine, told packets and time | time, random, counters, secret, wire, memory, verbs, table |
 //! | [`cm`] | the connection manager as a state machine, told messages, commands and time | time, counters, secret, wire, verbs, table |
 //! | [`link`] | ways onto a network, simulated or real; faults and taps around them | time, random, wire, verbs, capture |
-//! | [`raw_eth`] | raw packet queue pairs, flow steering and RSS: frames that are not RoCE | time, wire, verbs, engine, link |
+//! | `raw_eth` | raw packet queue pairs, flow steering and RSS: frames that are not RoCE | time, wire, verbs, engine, link |
 //! | [`nic`] | an engine on a link, and the thread that drives them: a software NIC that runs | time, wire, memory, verbs, device, engine, link, raw_eth |
 //! | [`ping`] | UD probes with six time stamps: prober and responder as state machines, on any device; what a fleet of them tells | time, histogram, secret, wire, verbs, device |
 //! | `ibverbs` | the C ABI of `libibverbs`, and the files that its devices have | wire, verbs, link |
@@ -171,8 +171,10 @@ pub mod nic;
 mod observe;
 pub mod ping;
 pub mod pool;
-pub mod proof;
+mod proof;
 mod random;
+// Only the C library of this repository uses it: no promise is made about it.
+#[doc(hidden)]
 pub mod raw_eth;
 pub mod rdma_nic;
 #[cfg(feature = "replay")]

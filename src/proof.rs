@@ -21,27 +21,27 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 /// Bytes of a proof on the wire.
-pub const TAG: usize = 32;
+pub(crate) const TAG: usize = 32;
 
 /// Bytes of a nonce: enough that none is drawn twice.
-pub const NONCE: usize = 16;
+pub(crate) const NONCE: usize = 16;
 
 /// A proof in the making. See the [module](self).
 #[derive(Clone, Debug)]
 #[must_use = "a proof is sent or verified"]
-pub struct Proof {
+pub(crate) struct Proof {
     mac: Hmac<Sha256>,
 }
 
 impl Proof {
     /// Begins a proof that its maker knows `secret`, in a protocol of this name and version.
-    pub fn new(secret: &[u8], protocol: &str) -> Self {
+    pub(crate) fn new(secret: &[u8], protocol: &str) -> Self {
         let mac = Hmac::new_from_slice(secret).expect("HMAC takes a key of any length");
         Self { mac }.field("protocol", protocol.as_bytes())
     }
 
     /// Adds a field, with its label.
-    pub fn field(mut self, label: &str, value: &[u8]) -> Self {
+    pub(crate) fn field(mut self, label: &str, value: &[u8]) -> Self {
         for bytes in [label.as_bytes(), value] {
             self.mac.update(&(bytes.len() as u64).to_be_bytes());
             self.mac.update(bytes);
@@ -50,13 +50,13 @@ impl Proof {
     }
 
     /// Returns the proof as it goes over the wire.
-    pub fn tag(self) -> [u8; TAG] {
+    pub(crate) fn tag(self) -> [u8; TAG] {
         self.mac.finalize().into_bytes().into()
     }
 
     /// Whether a peer's proof is this one, in a time that does not depend on how much of it is
     /// right.
-    pub fn verify(self, tag: &[u8]) -> bool {
+    pub(crate) fn verify(self, tag: &[u8]) -> bool {
         self.mac.verify_slice(tag).is_ok()
     }
 }

@@ -16,7 +16,7 @@ use crate::time::Instant;
 use crate::verbs::{Errno, Mtu, QpType};
 use crate::wire::cm::PortSpace;
 
-/// Token of a query, by which its answer is matched. An answer to a question that no longer stands
+/// Token of a query, by which its answer is matched. The answer to a query that is no longer open
 /// is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ResolveToken {
@@ -153,8 +153,8 @@ impl Manager {
 
     /// Finds the device and the address from which `destination` is reached: asks the caller, who
     /// answers with [`handle_resolution`](Self::handle_resolution). ADDR_RESOLVED or ADDR_ERROR
-    /// follows, the latter also when no answer comes in time. An id that is not bound is, to
-    /// `source` or to a wildcard.
+    /// follows, the latter also when no answer comes in time. An id that is not
+    /// bound yet is bound to `source`, or to a wildcard.
     pub fn resolve_addr(
         &mut self,
         now: Instant,
@@ -215,24 +215,14 @@ impl Manager {
         self.queries.retain(|query| query.id != id);
     }
 
-    /// Takes back a [`resolve_addr`](Self::resolve_addr) without an event: for a caller that finds
-    /// at once that there is no route, and lets the command itself fail.
-    pub fn cancel_resolution(&mut self, id: CmId) -> Result<(), Error> {
-        self.id(id)?.require(IdState::AddrQuery)?;
-        self.cancel_query(id);
-        self.id_mut(id)?.state = IdState::AddrBound;
-        Ok(())
-    }
-
-    /// Whether a question still stands: its id is there, and neither an answer nor its time limit
-    /// has come.
+    /// Whether a query is still open: its id exists, it was not answered and has not timed out.
     pub fn is_resolving(&self, token: ResolveToken) -> bool {
         let stands = |entry: &Id| entry.resolving.is_some_and(|query| query.serial == token.serial);
         self.ids.get(token.id).is_some_and(stands)
     }
 
-    /// The answer to a [`Query`]: the way there, or why there is none. Returns whether the question
-    /// still stood.
+    /// Takes the answer to a [`Query`]: a device and an address, or why there is none. Returns
+    /// whether the query was still open.
     pub fn handle_resolution(
         &mut self,
         token: ResolveToken,
@@ -243,7 +233,7 @@ impl Manager {
             return false;
         }
         self.cancel_query(id);
-        match answer.and_then(|way| self.take_way(id, way)) {
+        match answer.and_then(|way| self.apply_resolution(id, way)) {
             Ok(()) => self.deliver(id, EventKind::AddrResolved, 0, EventParam::None),
             Err(errno) => self.resolution_failed(id, errno),
         }
@@ -251,7 +241,7 @@ impl Manager {
     }
 
     /// Puts an id on the device and the address that reach its destination.
-    fn take_way(&mut self, id: CmId, way: Resolution) -> Result<(), Errno> {
+    fn apply_resolution(&mut self, id: CmId, way: Resolution) -> Result<(), Errno> {
         let device = self.devices.get(way.device).ok_or(Errno::ENODEV)?;
         if !device.has(way.source) {
             return Err(Errno::ENODEV);

@@ -2,13 +2,13 @@
 
 use super::Manager;
 use super::loss::Transmission;
-use super::message::MadBytes;
 use super::state::{Input, State};
 use super::table::{CmId, ConnectionId, DeviceId};
 use super::timers::Schedule;
 use crate::time::Instant;
 use crate::verbs::{AhAttr, Mtu, QpType};
 use crate::wire::cm::{CommId, SidrReq};
+use crate::wire::mad::MAD_LEN;
 use crate::wire::{Psn, Qpn};
 
 /// Parameters that both sides agreed on, from this side's view: all that its QP must be set to.
@@ -36,9 +36,9 @@ pub(super) enum Answer {
     /// No answer was given, or it is made anew.
     None,
     /// The answer to the REQ or SIDR_REQ.
-    ToRequest(MadBytes),
+    ToRequest([u8; MAD_LEN]),
     /// The REJ that a late RTU gets.
-    ToRtu(MadBytes),
+    ToRtu([u8; MAD_LEN]),
 }
 
 /// A number of a peer: its address, its CA GUID, and the comm id or QPN. The address is part of it,
@@ -79,7 +79,7 @@ pub(super) struct Connection {
     /// Schedule of retransmissions.
     pub(super) schedule: Schedule,
     /// The message in flight, or the RTU that answers a duplicate REP.
-    pub(super) message: Option<MadBytes>,
+    pub(super) message: Option<[u8; MAD_LEN]>,
     /// State of its transmission.
     pub(super) transmission: Transmission,
     pub(super) answer: Answer,
@@ -96,6 +96,40 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// Returns a connection of an id that has sent and received nothing.
+    pub(super) fn new(
+        owner: CmId,
+        device: DeviceId,
+        ah: AhAttr,
+        negotiated: Negotiated,
+        schedule: Schedule,
+    ) -> Self {
+        Self {
+            state: State::Idle,
+            owner: Some(owner),
+            lingering: None,
+            device,
+            ah,
+            qp_ah: ah,
+            local_id: CommId(0),
+            remote_id: None,
+            local_qpn: Qpn::new(0),
+            remote_qpn: Qpn::new(0),
+            keys: RemoteKeys::default(),
+            transaction: 0,
+            negotiated,
+            schedule,
+            message: None,
+            transmission: Transmission::default(),
+            answer: Answer::None,
+            sidr: None,
+            allowance: None,
+            half_open: None,
+            rtu_repeats: 0,
+            deadline: None,
+        }
+    }
+
     /// The peer's comm id, or 0 as long as it is not known.
     pub(super) fn remote_id_or_zero(&self) -> CommId {
         self.remote_id.unwrap_or_default()

@@ -8,9 +8,6 @@ use crate::wire::cm::{
 use crate::wire::mad::{AttributeId, MAD_LEN, MadHeader, MadHeaderRepr, MgmtClass};
 use crate::wire::{Bits, QKey, Qpn};
 
-/// A MAD as it goes on the wire.
-pub type MadBytes = [u8; MAD_LEN];
-
 /// The version of the class "communication management".
 pub(super) const CLASS_VERSION: u8 = 2;
 
@@ -74,7 +71,7 @@ pub(super) fn mad(
     attribute: AttributeId,
     attribute_modifier: u32,
     message: &[u8; MESSAGE_LEN],
-) -> MadBytes {
+) -> [u8; MAD_LEN] {
     let header = MadHeaderRepr {
         base_version: BASE_VERSION,
         class: MgmtClass::CM,
@@ -122,7 +119,7 @@ pub(super) fn rej(
     rejected: Rejected,
     reason: u16,
     detail: &RejectDetail,
-) -> MadBytes {
+) -> [u8; MAD_LEN] {
     let message = RejRepr {
         local_comm_id: local,
         remote_comm_id: remote,
@@ -141,19 +138,19 @@ pub(super) fn rej_of_req(
     req: &Req,
     reason: RejectReason,
     detail: &RejectDetail,
-) -> MadBytes {
+) -> [u8; MAD_LEN] {
     let ids = (CommId(0), req.local_comm_id());
     rej(header.transaction_id(), ids, Rejected::Req, reason as u16, detail)
 }
 
 /// The REJ of a REP for which there is no connection.
-pub(super) fn rej_of_rep(header: &MadHeader, rep: &Rep, reason: RejectReason) -> MadBytes {
+pub(super) fn rej_of_rep(header: &MadHeader, rep: &Rep, reason: RejectReason) -> [u8; MAD_LEN] {
     let ids = (rep.remote_comm_id(), rep.local_comm_id());
     rej(header.transaction_id(), ids, Rejected::Rep, reason as u16, &RejectDetail::NONE)
 }
 
 /// An MRA.
-pub(super) fn mra(connection: &Connection, mraed: Mraed, timeout: u8) -> MadBytes {
+pub(super) fn mra(connection: &Connection, mraed: Mraed, timeout: u8) -> [u8; MAD_LEN] {
     let message = MraRepr {
         local_comm_id: connection.local_id,
         remote_comm_id: connection.remote_id_or_zero(),
@@ -165,7 +162,7 @@ pub(super) fn mra(connection: &Connection, mraed: Mraed, timeout: u8) -> MadByte
 }
 
 /// An RTU.
-pub(super) fn rtu(connection: &Connection) -> MadBytes {
+pub(super) fn rtu(connection: &Connection) -> [u8; MAD_LEN] {
     let message = RtuRepr {
         local_comm_id: connection.local_id,
         remote_comm_id: connection.remote_id_or_zero(),
@@ -175,7 +172,7 @@ pub(super) fn rtu(connection: &Connection) -> MadBytes {
 }
 
 /// A DREQ, which begins a transaction of its own.
-pub(super) fn dreq(connection: &Connection) -> MadBytes {
+pub(super) fn dreq(connection: &Connection) -> [u8; MAD_LEN] {
     let message = DreqRepr {
         local_comm_id: connection.local_id,
         remote_comm_id: connection.remote_id_or_zero(),
@@ -187,13 +184,13 @@ pub(super) fn dreq(connection: &Connection) -> MadBytes {
 }
 
 /// A DREP in a transaction.
-pub(super) fn drep(transaction: u64, (local, remote): (CommId, CommId)) -> MadBytes {
+pub(super) fn drep(transaction: u64, (local, remote): (CommId, CommId)) -> [u8; MAD_LEN] {
     let message = DrepRepr { local_comm_id: local, remote_comm_id: remote, private_data: [0; 224] };
     mad(transaction, AttributeId::CM_DREP, 0, message.emit().as_bytes())
 }
 
 /// The DREP to a DREQ, whatever connection it names.
-pub(super) fn drep_to(header: &MadHeader, dreq: &Dreq) -> MadBytes {
+pub(super) fn drep_to(header: &MadHeader, dreq: &Dreq) -> [u8; MAD_LEN] {
     drep(header.transaction_id(), (dreq.remote_comm_id(), dreq.local_comm_id()))
 }
 
@@ -213,7 +210,7 @@ pub(super) fn sidr_rep(
     status: SidrStatus,
     (qpn, q_key): (Qpn, QKey),
     private_data: [u8; 136],
-) -> MadBytes {
+) -> [u8; MAD_LEN] {
     let message = SidrRepRepr {
         request_id: request.request_id(),
         status: status as u8,
@@ -233,7 +230,7 @@ pub(super) fn sidr_rep(
 const APR_UNSUPPORTED: u8 = 2;
 
 /// The APR that refuses a LAP: there are no alternate paths on RoCE.
-pub(super) fn apr_to(header: &MadHeader, lap: &Lap) -> MadBytes {
+pub(super) fn apr_to(header: &MadHeader, lap: &Lap) -> [u8; MAD_LEN] {
     let message: Apr = AprRepr {
         local_comm_id: lap.remote_comm_id(),
         remote_comm_id: lap.local_comm_id(),

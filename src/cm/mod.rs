@@ -202,7 +202,7 @@ pub use error::Error;
 pub use event::{ConnEvent, Ece, Event, EventKind, EventParam, UdEvent};
 pub use id::IdOption;
 pub use limits::Limits;
-pub use message::{MadBytes, RejectReason};
+pub use message::RejectReason;
 pub use multicast::{Group, JoinMode};
 pub use path::PathRecord;
 pub use private_data::{PrivateData, private_data_len};

@@ -1,7 +1,7 @@
 //! Checks of an arriving MAD, and its dispatch to a connection.
 
 use super::counters::Counter;
-use super::message::{self, BASE_VERSION, CLASS_VERSION, MadBytes, SEND};
+use super::message::{self, BASE_VERSION, CLASS_VERSION, SEND};
 use super::table::{ConnectionId, DeviceId};
 use super::{Manager, Transmit};
 use crate::time::Instant;
@@ -177,7 +177,7 @@ impl Manager {
     }
 
     /// Answers a message for which there is no connection.
-    pub(super) fn answer(&mut self, arrival: &Arrival<'_>, mad: MadBytes) {
+    pub(super) fn answer(&mut self, arrival: &Arrival<'_>, mad: [u8; MAD_LEN]) {
         self.transmit(arrival.device, arrival.ah, mad);
     }
 
@@ -186,7 +186,7 @@ impl Manager {
         &mut self,
         arrival: &Arrival<'_>,
         addressee: Addressee,
-        mad: MadBytes,
+        mad: [u8; MAD_LEN],
     ) {
         let Some(device) = self.devices.get(arrival.device) else { return };
         if !device.answers_unknown {

@@ -8,7 +8,7 @@ use super::event::{EventKind, EventParam};
 use super::message::{self, RejectDetail, RejectReason, Rejected, SidrStatus};
 use super::private_data::{self, PrivateData, private_data_len};
 use super::receive::Arrival;
-use super::state::{IdState, Input, State};
+use super::state::{Input, State};
 use super::table::{CmId, ConnectionId};
 use crate::time::Instant;
 use crate::wire::cm::{CommId, Rej};
@@ -158,13 +158,6 @@ impl Manager {
         let name = *self.by_remote_id.get(&key)?;
         let state = self.connections.get(name)?.state;
         matches!(state, State::ReqRcvd | State::RepSent | State::MraRepRcvd).then_some(name)
-    }
-
-    /// Whether an id's request is still to be decided on.
-    pub fn is_request_pending(&self, id: CmId) -> bool {
-        let state = self.connection_state(id);
-        let is_pending = matches!(state, Some(State::ReqRcvd | State::SidrReqRcvd));
-        self.id_state(id) == Some(IdState::Connect) && is_pending
     }
 
     /// Remembers an answer for as long as duplicates of what it answers may come.

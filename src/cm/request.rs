@@ -10,7 +10,6 @@ use super::error::Error;
 use super::event::{ConnEvent, Ece, Event, EventKind, EventParam};
 use super::id::Id;
 use super::limits::{RESPONSE_TIMEOUT_MAX, UNPROVEN_MESSAGES};
-use super::loss::Transmission;
 use super::message::{self, RejectDetail, RejectReason};
 use super::path::{PathRecord, ack_timeout, duration};
 use super::private_data::{self, PrivateData, parse_ip_header, private_data_len};
@@ -88,39 +87,21 @@ impl Manager {
         let mut req = self.req_for(entry, &path, param)?;
         let life = duration(path.packet_life_time);
         let interval = life * 2 + duration(self.config.response_timeout);
+        let negotiated = Negotiated {
+            qp_type,
+            path_mtu: path.mtu,
+            rq_psn: psn,
+            sq_psn: Default::default(),
+            initiator_depth: param.initiator_depth,
+            responder_resources: param.responder_resources,
+            retry_count: param.retry_count.min(7),
+            rnr_retry_count: param.rnr_retry_count.min(7),
+            ack_timeout: path.packet_life_time.saturating_add(1).min(31),
+        };
+        let schedule = Schedule::new(interval, self.config.max_cm_retries);
         let connection = Connection {
-            state: State::Idle,
-            owner: Some(id),
-            lingering: None,
-            device: device_id,
-            ah,
-            qp_ah: ah,
-            local_id: CommId(0),
-            remote_id: None,
             local_qpn: param.qpn,
-            remote_qpn: Qpn::new(0),
-            keys: RemoteKeys::default(),
-            transaction: 0,
-            negotiated: Negotiated {
-                qp_type,
-                path_mtu: path.mtu,
-                rq_psn: psn,
-                sq_psn: Default::default(),
-                initiator_depth: param.initiator_depth,
-                responder_resources: param.responder_resources,
-                retry_count: param.retry_count.min(7),
-                rnr_retry_count: param.rnr_retry_count.min(7),
-                ack_timeout: path.packet_life_time.saturating_add(1).min(31),
-            },
-            schedule: Schedule::new(interval, self.config.max_cm_retries),
-            message: None,
-            transmission: Transmission::default(),
-            answer: Answer::None,
-            sidr: None,
-            allowance: None,
-            half_open: None,
-            rtu_repeats: 0,
-            deadline: None,
+            ..Connection::new(id, device_id, ah, negotiated, schedule)
         };
         let name = self.insert_connection(connection).ok_or(Error::Exhausted("connections"))?;
         self.step(name, Input::SendReq);
@@ -424,39 +405,26 @@ impl Manager {
         let sgid_index = arrival.ah.sgid_index;
         let hop_limit = arrival.ah.hop_limit;
         let ah = AhAttr { dgid: arrival.source, sgid_index, hop_limit, ..qp_ah };
+        let negotiated = Negotiated {
+            qp_type,
+            path_mtu: path.mtu,
+            rq_psn: psn,
+            sq_psn: req.starting_psn(),
+            initiator_depth: req.responder_resources(),
+            responder_resources: req.initiator_depth(),
+            retry_count: byte(req.retry_count()),
+            rnr_retry_count: byte(req.rnr_retry_count()),
+            ack_timeout: path.packet_life_time.saturating_add(1).min(31),
+        };
+        let schedule = Schedule::new(response, byte(req.max_cm_retries()));
         let connection = Connection {
-            state: State::Idle,
-            owner: Some(id),
-            lingering: None,
-            device: arrival.device,
-            ah,
             qp_ah,
-            local_id: CommId(0),
             remote_id: Some(req.local_comm_id()),
-            local_qpn: Qpn::new(0),
             remote_qpn: req.local_qpn(),
             keys,
             transaction: arrival.header.transaction_id(),
-            negotiated: Negotiated {
-                qp_type,
-                path_mtu: path.mtu,
-                rq_psn: psn,
-                sq_psn: req.starting_psn(),
-                initiator_depth: req.responder_resources(),
-                responder_resources: req.initiator_depth(),
-                retry_count: byte(req.retry_count()),
-                rnr_retry_count: byte(req.rnr_retry_count()),
-                ack_timeout: path.packet_life_time.saturating_add(1).min(31),
-            },
-            schedule: Schedule::new(response, byte(req.max_cm_retries())),
-            message: None,
-            transmission: Transmission::default(),
-            answer: Answer::None,
-            sidr: None,
             allowance: Some(UNPROVEN_MESSAGES),
-            half_open: None,
-            rtu_repeats: 0,
-            deadline: None,
+            ..Connection::new(id, arrival.device, ah, negotiated, schedule)
         };
         let Some(name) = self.insert_connection(connection) else {
             self.ids.remove(id);

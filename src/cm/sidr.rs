@@ -2,22 +2,21 @@
 
 use super::Manager;
 use super::config::UDP_Q_KEY;
-use super::connection::{Answer, Connection, Negotiated, RemoteKeys};
+use super::connection::{Answer, Connection, Negotiated};
 use super::counters::Counter;
 use super::error::Error;
 use super::event::{Ece, EventKind, EventParam, UdEvent};
-use super::loss::Transmission;
 use super::message::{self, SidrStatus};
 use super::path::duration;
 use super::private_data::{self, PrivateData, private_data_len};
 use super::receive::{Arrival, listener_of};
 use super::request::ConnParam;
-use super::state::{IdState, Input, State};
+use super::state::{IdState, Input};
 use super::table::{CmId, ConnectionId, DeviceId};
 use super::timers::Schedule;
 use crate::time::Instant;
 use crate::verbs::{AhAttr, Errno, Mtu, QpType};
-use crate::wire::cm::{CommId, IpCm, ServiceId, SidrRep, SidrReq, SidrReqRepr};
+use crate::wire::cm::{IpCm, ServiceId, SidrRep, SidrReq, SidrReqRepr};
 use crate::wire::mad::AttributeId;
 use crate::wire::{Psn, QKey, Qpn};
 
@@ -25,40 +24,20 @@ impl Manager {
     /// A connection that only resolves a service.
     fn datagram(&self, owner: CmId, device: DeviceId, ah: AhAttr, qpn: Qpn) -> Connection {
         let interval = duration(self.config.response_timeout);
-        Connection {
-            state: State::Idle,
-            owner: Some(owner),
-            lingering: None,
-            device,
-            ah,
-            qp_ah: ah,
-            local_id: CommId(0),
-            remote_id: None,
-            local_qpn: qpn,
-            remote_qpn: Qpn::new(0),
-            keys: RemoteKeys::default(),
-            transaction: 0,
-            negotiated: Negotiated {
-                qp_type: QpType::Ud,
-                path_mtu: Mtu::default(),
-                rq_psn: Psn::new(0),
-                sq_psn: Psn::new(0),
-                initiator_depth: 0,
-                responder_resources: 0,
-                retry_count: 0,
-                rnr_retry_count: 0,
-                ack_timeout: 0,
-            },
-            schedule: Schedule::new(interval, self.config.max_cm_retries),
-            message: None,
-            transmission: Transmission::default(),
-            answer: Answer::None,
-            sidr: None,
-            allowance: None,
-            half_open: None,
-            rtu_repeats: 0,
-            deadline: None,
-        }
+        let negotiated = Negotiated {
+            qp_type: QpType::Ud,
+            path_mtu: Mtu::default(),
+            rq_psn: Psn::new(0),
+            sq_psn: Psn::new(0),
+            initiator_depth: 0,
+            responder_resources: 0,
+            retry_count: 0,
+            rnr_retry_count: 0,
+            ack_timeout: 0,
+        };
+        let schedule = Schedule::new(interval, self.config.max_cm_retries);
+        let connection = Connection::new(owner, device, ah, negotiated, schedule);
+        Connection { local_qpn: qpn, ..connection }
     }
 
     /// Asks for the QP of a service.

@@ -11,7 +11,7 @@ use crate::verbs::{EventType, QpType};
 use crate::wire::cm::{
     CommId, DrepRepr, DreqRepr, MraRepr, RepRepr, RtuRepr, ServiceId, SidrRepRepr, SidrReqRepr,
 };
-use crate::wire::mad::{AttributeId, Mad};
+use crate::wire::mad::{AttributeId, MAD_LEN, Mad};
 use crate::wire::{Bits, EeContext, Gid, PKey, Psn, QKey, Qpn};
 
 const PEER_ID: CommId = CommId(0x7001);
@@ -27,7 +27,7 @@ struct Scene {
     id: CmId,
     local: CommId,
     /// The REQ or SIDR_REQ that made the id, of a passive one.
-    request: Option<MadBytes>,
+    request: Option<[u8; MAD_LEN]>,
 }
 
 fn address(last: u8) -> IpAddr {
@@ -87,11 +87,11 @@ impl Scene {
         self
     }
 
-    fn receive(&mut self, mad: &MadBytes) -> Disposition {
+    fn receive(&mut self, mad: &[u8; MAD_LEN]) -> Disposition {
         self.receive_from(gid(2), mad)
     }
 
-    fn receive_from(&mut self, source: Gid, mad: &MadBytes) -> Disposition {
+    fn receive_from(&mut self, source: Gid, mad: &[u8; MAD_LEN]) -> Disposition {
         let (device, destination) = (self.device, gid(1));
         let received = Received { device, source, destination, traffic_class: 0, mad };
         self.manager.handle_mad(Instant::ZERO, &received)
@@ -101,7 +101,7 @@ impl Scene {
         self.manager.connection_state(self.id).unwrap_or(State::Idle)
     }
 
-    fn then(mut self, message: fn(&Self) -> MadBytes) -> Self {
+    fn then(mut self, message: fn(&Self) -> [u8; MAD_LEN]) -> Self {
         let mad = message(&self);
         assert_eq!(self.receive(&mad), Disposition::Accepted);
         self.settle()
@@ -114,7 +114,7 @@ impl Scene {
 }
 
 /// Returns a REQ of the peer to listener 7.
-fn request(space: PortSpace) -> MadBytes {
+fn request(space: PortSpace) -> [u8; MAD_LEN] {
     let mut peer = Manager::new(Config::default(), 8);
     let device = peer.add_device(Device::new(PEER_GUID, address(2))).unwrap();
     let channel = peer.create_channel().unwrap();
@@ -132,7 +132,7 @@ fn request(space: PortSpace) -> MadBytes {
     mad
 }
 
-fn rep(scene: &Scene) -> MadBytes {
+fn rep(scene: &Scene) -> [u8; MAD_LEN] {
     let rep = RepRepr {
         local_comm_id: PEER_ID,
         remote_comm_id: scene.local,
@@ -156,13 +156,13 @@ fn rep(scene: &Scene) -> MadBytes {
     message::mad(1, AttributeId::CM_REP, 0, rep.emit().as_bytes())
 }
 
-fn rtu(scene: &Scene) -> MadBytes {
+fn rtu(scene: &Scene) -> [u8; MAD_LEN] {
     let rtu =
         RtuRepr { local_comm_id: PEER_ID, remote_comm_id: scene.local, private_data: [0; 224] };
     message::mad(1, AttributeId::CM_RTU, 0, rtu.emit().as_bytes())
 }
 
-fn mra(scene: &Scene, mraed: Mraed) -> MadBytes {
+fn mra(scene: &Scene, mraed: Mraed) -> [u8; MAD_LEN] {
     let mra = MraRepr {
         local_comm_id: PEER_ID,
         remote_comm_id: scene.local,
@@ -173,13 +173,13 @@ fn mra(scene: &Scene, mraed: Mraed) -> MadBytes {
     message::mad(1, AttributeId::CM_MRA, 0, mra.emit().as_bytes())
 }
 
-fn rej(scene: &Scene, reason: u16) -> MadBytes {
+fn rej(scene: &Scene, reason: u16) -> [u8; MAD_LEN] {
     let peer = scene.manager.comm_ids(scene.id).map(|ids| ids.1);
     let rejected = if peer == Some(PEER_ID) { Rejected::Other } else { Rejected::Req };
     message::rej(1, (PEER_ID, scene.local), rejected, reason, &RejectDetail::NONE)
 }
 
-fn dreq(scene: &Scene) -> MadBytes {
+fn dreq(scene: &Scene) -> [u8; MAD_LEN] {
     let dreq = DreqRepr {
         local_comm_id: PEER_ID,
         remote_comm_id: scene.local,
@@ -189,13 +189,13 @@ fn dreq(scene: &Scene) -> MadBytes {
     message::mad(1, AttributeId::CM_DREQ, 0, dreq.emit().as_bytes())
 }
 
-fn drep(scene: &Scene) -> MadBytes {
+fn drep(scene: &Scene) -> [u8; MAD_LEN] {
     let drep =
         DrepRepr { local_comm_id: PEER_ID, remote_comm_id: scene.local, private_data: [0; 224] };
     message::mad(1, AttributeId::CM_DREP, 0, drep.emit().as_bytes())
 }
 
-fn sidr_req(scene: &Scene) -> MadBytes {
+fn sidr_req(scene: &Scene) -> [u8; MAD_LEN] {
     scene.request.unwrap_or_else(|| {
         let request = SidrReqRepr {
             request_id: PEER_ID,
@@ -207,7 +207,7 @@ fn sidr_req(scene: &Scene) -> MadBytes {
     })
 }
 
-fn sidr_rep(scene: &Scene) -> MadBytes {
+fn sidr_rep(scene: &Scene) -> [u8; MAD_LEN] {
     let rep = SidrRepRepr {
         request_id: scene.local,
         status: 0,
@@ -223,7 +223,7 @@ fn sidr_rep(scene: &Scene) -> MadBytes {
     message::mad(1, AttributeId::CM_SIDR_REP, 0, rep.emit().as_bytes())
 }
 
-type Maker = fn(&Scene) -> MadBytes;
+type Maker = fn(&Scene) -> [u8; MAD_LEN];
 
 /// Every message, and the input that it is.
 const MESSAGES: &[(Input, Maker)] = &[
@@ -436,14 +436,14 @@ fn request_from_another_address_is_no_duplicate_and_makes_nothing_stale() {
 }
 
 /// Returns the REQ with another comm id.
-fn stolen_id(req: &MadBytes) -> MadBytes {
+fn stolen_id(req: &[u8; MAD_LEN]) -> [u8; MAD_LEN] {
     let mut mad = *req;
     mad[27] ^= 0x55;
     mad
 }
 
 /// Returns the REQ with the address of another sender in its path and its header.
-fn readdress(req: &MadBytes, last: u8) -> MadBytes {
+fn readdress(req: &[u8; MAD_LEN], last: u8) -> [u8; MAD_LEN] {
     let mut mad = *req;
     mad[24 + 56..24 + 72].copy_from_slice(&gid(last).0);
     mad[24 + 140 + 19] = last;
@@ -453,7 +453,7 @@ fn readdress(req: &MadBytes, last: u8) -> MadBytes {
 /// A REQ is refused if its path, or its header, names another address than its own.
 #[test]
 fn request_that_names_another_address_is_refused() {
-    type Lie = fn(&mut MadBytes);
+    type Lie = fn(&mut [u8; MAD_LEN]);
     let lies: [(Lie, Counter); 3] = [
         (|mad| mad[24 + 71] = 9, Counter::ForeignGid),
         (|mad| mad[24 + 56..24 + 72].fill(0xff), Counter::ForeignGid),
@@ -540,7 +540,7 @@ fn absent_peer_refuses_as_one_without_a_listener() {
 #[test]
 fn first_reason_to_refuse_a_request_wins() {
     let mut scene = reach(State::RepSent);
-    let wrong_gid_and_header = |mad: &MadBytes| {
+    let wrong_gid_and_header = |mad: &[u8; MAD_LEN]| {
         let mut mad = *mad;
         mad[24..28].copy_from_slice(&[0, 0, 0x70, 2]);
         mad[24 + 87] ^= 0xff;

@@ -6,12 +6,12 @@ use super::counters::Counter;
 use super::event::{EventKind, EventParam};
 use super::limits::RTU_REPEATS;
 use super::loss::Verdict;
-use super::message::MadBytes;
 use super::state::{Input, State};
 use super::table::{ConnectionId, DeviceId};
 use super::timers::{Due, Owner};
 use crate::time::Instant;
 use crate::verbs::{AhAttr, Errno};
+use crate::wire::mad::MAD_LEN;
 
 /// A MAD to transmit from queue pair 1 to queue pair 1, with Q_Key 0x80010000.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Transmit {
     /// Path to the peer.
     pub ah: AhAttr,
     /// The MAD.
-    pub mad: MadBytes,
+    pub mad: [u8; MAD_LEN],
 }
 
 impl Manager {
@@ -114,7 +114,12 @@ impl Manager {
     }
 
     /// Sends a connection's message, and retransmits it until the state changes.
-    pub(super) fn send_reliably(&mut self, now: Instant, name: ConnectionId, message: MadBytes) {
+    pub(super) fn send_reliably(
+        &mut self,
+        now: Instant,
+        name: ConnectionId,
+        message: [u8; MAD_LEN],
+    ) {
         let policy = self.config.retransmission;
         let Some(connection) = self.connections.get_mut(name) else { return };
         connection.message = Some(message);
@@ -125,7 +130,7 @@ impl Manager {
     }
 
     /// Sends a message to a connection's peer, unless that has not answered and has got enough.
-    pub(super) fn transmit_on(&mut self, name: ConnectionId, mad: MadBytes) {
+    pub(super) fn transmit_on(&mut self, name: ConnectionId, mad: [u8; MAD_LEN]) {
         let Some(connection) = self.connections.get_mut(name) else { return };
         match &mut connection.allowance {
             Some(0) => return self.counters.add(Counter::Unproven),
@@ -162,7 +167,7 @@ impl Manager {
         self.transmit_on(name, rtu);
     }
 
-    pub(super) fn transmit(&mut self, device: DeviceId, ah: AhAttr, mad: MadBytes) {
+    pub(super) fn transmit(&mut self, device: DeviceId, ah: AhAttr, mad: [u8; MAD_LEN]) {
         if self.transmits.len() >= self.config.limits.transmits {
             self.counters.add(Counter::TransmitQueueFull);
             return;

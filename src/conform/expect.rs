@@ -7,7 +7,7 @@ use super::scenario::{Action, Done};
 use super::trace::{Completion, Outcome, Trace};
 
 /// Returns all differences from what the scenario expects.
-pub fn check(instance: &Instance, trace: &Trace) -> Vec<Difference> {
+pub(super) fn check(instance: &Instance, trace: &Trace) -> Vec<Difference> {
     let mut all = Vec::new();
     for side in Side::BOTH {
         let outcome = trace.side(side);

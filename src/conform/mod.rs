@@ -17,14 +17,14 @@
 //! |---|---|
 //! | [`scenario`] | what a person writes, and how it is read |
 //! | [`expand`] | expressions, and one instance for each combination of what a scenario varies |
-//! | [`control`] | what two agents say to each other: a line of JSON each |
-//! | [`agent`], `play` | runs one side of instances on a device |
+//! | `control` | what two agents say to each other: a line of JSON each |
+//! | `agent`, `play` | runs one side of instances on a device |
 //! | `connect` | queue pairs that the connection manager connects |
-//! | [`server`] | an agent for clients on a network, of which none is trusted |
-//! | [`wire`] | the wire of a soft device: it sees packets, and drops them by rule |
+//! | `server` | an agent for clients on a network, of which none is trusted |
+//! | `wire` | the wire of a soft device: it sees packets, and drops them by rule |
 //! | [`trace`] | what came of an instance |
-//! | [`normalize`] | what of a packet does not count, and why |
-//! | [`expect`] | whether what a scenario expects holds |
+//! | `normalize` | what of a packet does not count, and why |
+//! | `expect` | whether what a scenario expects holds |
 //! | [`diff`] | where two traces part |
 //! | [`deviation`] | what is known of a device |
 //! | [`judge`] | runs instances, and decides |
@@ -43,24 +43,29 @@
 //! ```
 #![forbid(unsafe_code)]
 
+// The command and its tests use the hidden modules: no promise is made about them.
+#[doc(hidden)]
 pub mod agent;
 mod connect;
+#[doc(hidden)]
 pub mod control;
 pub mod deviation;
 pub mod diff;
 pub mod expand;
-pub mod expect;
+mod expect;
 pub mod judge;
 mod memory;
-pub mod normalize;
+mod normalize;
 mod objects;
 mod play;
 mod post;
 pub mod report;
 pub mod scenario;
+#[doc(hidden)]
 pub mod server;
 pub mod trace;
 mod turns;
+#[doc(hidden)]
 pub mod wire;
 
 use serde::{Deserialize, Serialize};

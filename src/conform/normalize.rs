@@ -46,7 +46,7 @@ const AROUND: u64 = 1 << 16;
 
 /// Numbers, addresses and keys of both sides, which are replaced by indices.
 #[derive(Clone, Debug, Default)]
-pub struct Names {
+pub(super) struct Names {
     requester: Reach,
     responder: Reach,
     /// Every key that a window ever had: whose, which, the key.
@@ -55,7 +55,7 @@ pub struct Names {
 
 impl Names {
     /// The names of both.
-    pub fn new(requester: Reach, responder: Reach) -> Self {
+    pub(super) fn new(requester: Reach, responder: Reach) -> Self {
         let mut names = Self { requester, responder, window_keys: Vec::new() };
         for side in Side::BOTH {
             let windows = names.of(side).windows.clone();
@@ -65,7 +65,7 @@ impl Names {
     }
 
     /// The names of a side.
-    pub fn of(&self, side: Side) -> &Reach {
+    pub(super) fn of(&self, side: Side) -> &Reach {
         match side {
             Side::Requester => &self.requester,
             Side::Responder => &self.responder,
@@ -73,7 +73,7 @@ impl Names {
     }
 
     /// A window has this key from now on.
-    pub fn window(&mut self, side: Side, name: &str, key: u32) {
+    pub(super) fn window(&mut self, side: Side, name: &str, key: u32) {
         let reach = match side {
             Side::Requester => &mut self.requester,
             Side::Responder => &mut self.responder,
@@ -84,7 +84,7 @@ impl Names {
     }
 
     /// The name of the window of a side that had this key.
-    pub fn window_of(&self, side: Side, key: u32) -> Option<String> {
+    pub(super) fn window_of(&self, side: Side, key: u32) -> Option<String> {
         let had = self.window_keys.iter().find(|(whose, _, known)| (*whose, *known) == (side, key));
         self.of(side).windows.keys().nth(had?.1).cloned()
     }
@@ -117,7 +117,7 @@ impl Names {
     }
 
     /// A packet that a side saw, if it belongs to the instance.
-    pub fn packet(&self, at: Side, seen: &Seen) -> Option<Packet> {
+    pub(super) fn packet(&self, at: Side, seen: &Seen) -> Option<Packet> {
         let from = if seen.outbound { at } else { at.other() };
         let to = from.other();
         let view = View::parse(&seen.packet).ok()?;
@@ -167,7 +167,7 @@ fn line(packet: &PacketRepr<'_>) -> String {
 
 /// Returns the packets of one direction that do not depend on time, by queue pair, in order.
 /// `answers` is the other direction.
-pub fn sequence<'p>(packets: &[&'p Packet], answers: &[&Packet]) -> Vec<&'p Packet> {
+pub(super) fn sequence<'p>(packets: &[&'p Packet], answers: &[&Packet]) -> Vec<&'p Packet> {
     let qps = packets.iter().map(|packet| packet.qp).max().map_or(0, |last| last + 1);
     let mut all = Vec::new();
     for qp in 0..qps {

@@ -49,11 +49,16 @@ mod tree;
 pub use address::address_text;
 pub use columns::write_columns;
 pub use context::{Annotations, Context, Decoder, FieldRef, TrainPosition};
+// For the command: no promise is made about them.
 #[cfg(any(feature = "analysis", feature = "conform"))]
+#[doc(hidden)]
 pub use escape::escape_markup;
+#[doc(hidden)]
 pub use escape::{Printable, PrintableLines, is_plain};
 pub use field::{Field, Value};
-pub use filter::{Filter, FilterError, unknown_field};
+#[doc(hidden)]
+pub use filter::unknown_field;
+pub use filter::{Filter, FilterError};
 pub use json::write_json;
 pub use line::LineStyle;
 pub use packet_line::packet_line;

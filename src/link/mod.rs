@@ -18,7 +18,7 @@
 //! | [`fault`] | drops, duplicates, delays, reorders, corrupts and ECN-marks packets, by chance or by rule |
 //! | [`tap`] | writes all packets to a capture |
 //!
-//! [`route`] looks up the source address and interface for a destination; [`interface`] lists the
+//! `route` looks up the source address and interface for a destination; [`interface`] lists the
 //! interfaces of this machine, and the ports that links on them have.
 //!
 //! ```
@@ -52,6 +52,8 @@ mod monitor;
 mod named;
 mod netlink;
 pub mod raw;
+// For `tools/ibverbs`: no promise is made about it.
+#[doc(hidden)]
 pub mod route;
 mod spec;
 mod sys;

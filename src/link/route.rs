@@ -2,7 +2,7 @@
 //! neighbor an address is reached.
 //!
 //! Neither needs a privilege. [`route_to`] looks them up in the network namespace of the calling
-//! thread. [`RouteCache`] remembers what it found, until the kernel announces a change.
+//! thread. `RouteCache` remembers what it found, until the kernel announces a change.
 
 use std::collections::HashMap;
 use std::io;
@@ -131,7 +131,7 @@ const ROUTES_MAX: usize = 1024;
 /// kernel announces a change of any of them, and [`refresh`](Self::refresh) notices. They are those
 /// of the network namespace in which it was opened.
 #[derive(Debug)]
-pub struct RouteCache {
+pub(crate) struct RouteCache {
     netlink: Netlink,
     announcements: Announcements,
     routes: HashMap<(SocketAddr, Option<IpAddr>), Known>,
@@ -148,14 +148,14 @@ struct Known {
 
 impl RouteCache {
     /// Opens a cache in the network namespace of the calling thread.
-    pub fn open() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         let announcements = Announcements::open(ANNOUNCED)?;
         let netlink = Netlink::open()?;
         Ok(Self { netlink, announcements, routes: HashMap::new(), interfaces: None })
     }
 
     /// Returns the route as [`route_to`](fn@route_to) does.
-    pub fn route_to(
+    pub(crate) fn route_to(
         &mut self,
         destination: SocketAddr,
         source: Option<IpAddr>,
@@ -165,7 +165,7 @@ impl RouteCache {
 
     /// Whether the kernel knows the hardware address of the next hop of a route. A route that needs
     /// none is always reachable.
-    pub fn is_reachable(
+    pub(crate) fn is_reachable(
         &mut self,
         destination: SocketAddr,
         source: Option<IpAddr>,
@@ -182,7 +182,7 @@ impl RouteCache {
     }
 
     /// Every interface, by index.
-    pub fn interfaces(&mut self) -> io::Result<&[Interface]> {
+    pub(crate) fn interfaces(&mut self) -> io::Result<&[Interface]> {
         match &mut self.interfaces {
             Some(known) => Ok(known),
             unknown => Ok(unknown.insert(interfaces()?)),
@@ -205,7 +205,7 @@ impl RouteCache {
 
     /// Forgets everything if the kernel has announced a change. Called before a question that shall
     /// have the present answer.
-    pub fn refresh(&mut self) {
+    pub(crate) fn refresh(&mut self) {
         if self.announcements.discard() {
             self.routes.clear();
             self.interfaces = None;
@@ -221,7 +221,7 @@ fn key(mut destination: SocketAddr, source: Option<IpAddr>) -> (SocketAddr, Opti
 
 /// Makes the kernel look for the next hop to `destination`: sends an empty datagram to its discard
 /// port.
-pub fn probe(destination: SocketAddr) -> io::Result<()> {
+pub(crate) fn probe(destination: SocketAddr) -> io::Result<()> {
     let domain = Domain::for_address(destination);
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;

@@ -34,6 +34,8 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+// For `tools/ibverbs`: no promise is made about it.
+#[doc(hidden)]
 pub use fault::{ForkGuard, masks_changed, replace_action, resolve};
 
 /// An access that is not within its region, or not aligned as it must be.

@@ -12,7 +12,7 @@
 //! | [`Prober`], [`Responder`] | state machines without IO: completions and the time go in, packets to post and results of probes come out |
 //! | [`Pinger`], [`Answerer`] | the same on a [`Device`](crate::device::Device): a soft NIC, or a card through libibverbs |
 //! | [`PathStats`] | counts and delays of many probes |
-//! | [`mesh`] | diagnosis of a fleet from its probes: a bad NIC, a bad path, a slow host |
+//! | `mesh` | for the command: diagnosis of a fleet from its probes: a bad NIC, a bad path, a slow host |
 //!
 //! How the two sides learn each other's [`Address`] is up to the program; `roce ping` asks
 //! `roce serve` over TCP.
@@ -27,6 +27,9 @@
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 pub mod limits;
+// Only the command and its tests use it: no promise is made about it.
+#[cfg(any(test, feature = "cli"))]
+#[doc(hidden)]
 pub mod mesh;
 mod packet;
 mod prober;

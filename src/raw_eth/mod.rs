@@ -1,5 +1,5 @@
 //! Raw packet queue pairs, flow steering and RSS: whole Ethernet frames of any protocol, which are
-//! not RoCE. With the feature `raw_eth`, for `tools/ibverbs`.
+//! not RoCE. For `tools/ibverbs`.
 //!
 //! The engine sends and receives the frames of a raw packet queue pair, as opaque bytes. What only
 //! frames need is here:

@@ -23,10 +23,7 @@ codes! {
 impl Mtu {
     /// Length of the headers of the longest packet as Linux counts it: IPv6 or GRH 40, UDP 8, BTH
     /// 12, XRCETH 4, AtomicETH 28, ICRC 4.
-    pub const KERNEL_HEADERS: usize = 40 + 8 + 12 + 4 + 28 + 4;
-
-    /// Length of the headers as rxe counts it.
-    pub const RXE_HEADERS: usize = 80;
+    pub(crate) const KERNEL_HEADERS: usize = 40 + 8 + 12 + 4 + 28 + 4;
 
     /// Returns the number of bytes.
     #[inline]
@@ -63,12 +60,6 @@ impl Mtu {
     pub const fn for_ethernet(mtu: usize) -> Option<Self> {
         Self::largest_within(mtu.saturating_sub(Self::KERNEL_HEADERS))
     }
-
-    /// Returns the largest path MTU for an Ethernet MTU as rxe computes it, which for a few
-    /// Ethernet MTUs is one step more.
-    pub const fn for_ethernet_as_rxe(mtu: usize) -> Option<Self> {
-        Self::largest_within(mtu.saturating_sub(Self::RXE_HEADERS))
-    }
 }
 
 #[cfg(test)]
@@ -97,10 +88,5 @@ mod tests {
         assert_eq!(Mtu::for_ethernet(4191), Some(Mtu::M2048));
         assert_eq!(Mtu::for_ethernet(351), None);
         assert_eq!(Mtu::for_ethernet(0), None);
-        assert_eq!(Mtu::for_ethernet_as_rxe(1500), Some(Mtu::M1024));
-        assert_eq!(Mtu::for_ethernet_as_rxe(4191), Some(Mtu::M4096));
-        assert_eq!(Mtu::for_ethernet_as_rxe(4175), Some(Mtu::M2048));
-        assert_eq!(Mtu::for_ethernet_as_rxe(336), Some(Mtu::M256));
-        assert_eq!(Mtu::for_ethernet_as_rxe(335), None);
     }
 }

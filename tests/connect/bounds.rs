@@ -2,10 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use roce::cm::{
-    Config, ConnParam, Counter, Device, Disposition, Error, EventKind, Limits, MadBytes, Usage,
-};
+use roce::cm::{Config, ConnParam, Counter, Device, Disposition, Error, EventKind, Limits, Usage};
 use roce::wire::cm::PortSpace;
+use roce::wire::mad::MAD_LEN;
 
 use crate::node::{Node, carry, ms};
 
@@ -23,14 +22,14 @@ fn client_address() -> IpAddr {
 }
 
 /// A request to 10.9.0.2:7.
-fn request(space: PortSpace) -> MadBytes {
+fn request(space: PortSpace) -> [u8; MAD_LEN] {
     let mut client = Node::at(1);
     client.connect(ms(0), space, "10.9.0.2:7".parse().unwrap(), 1);
     client.only()
 }
 
 /// Returns the request with another comm id and QP.
-fn variant(request: &MadBytes, number: u32) -> MadBytes {
+fn variant(request: &[u8; MAD_LEN], number: u32) -> [u8; MAD_LEN] {
     let mut mad = *request;
     mad[24..28].copy_from_slice(&(number + 1).to_be_bytes());
     if mad[17] == 0x10 {
@@ -190,7 +189,7 @@ fn every_table_has_an_end() {
     assert_eq!(node.manager.counters().get(Counter::TransmitQueueFull), 2);
 }
 
-fn request_for_nothing(request: &MadBytes, number: u32) -> MadBytes {
+fn request_for_nothing(request: &[u8; MAD_LEN], number: u32) -> [u8; MAD_LEN] {
     let mut mad = variant(request, 100 + number);
     mad[24 + 15] = 9;
     mad

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use roce::cm::{
     ConnParam, Counter, Device, Error, EventKind, EventParam, Group, IdOption, IdState, JoinMode,
-    RejectReason, Resolution, UDP_Q_KEY, Usage,
+    RejectReason, Resolution, State, UDP_Q_KEY, Usage,
 };
 use roce::verbs::{Errno, EventType, Mtu, QpType};
 use roce::wire::Qpn;
 use roce::wire::cm::PortSpace;
 
-use crate::node::{Node, SECOND, carry, einval, establish, gid, ms, name, pair, words};
+use crate::node::{Node, SECOND, carry, einval, establish, gid, ms, name, pair, request, words};
 
 const TCP: PortSpace = PortSpace::TCP;
 const UDP: PortSpace = PortSpace::UDP;
@@ -77,10 +77,6 @@ fn states_are_required_as_on_linux() {
     let unreachable = Err(Errno::ENETUNREACH);
     assert!(node.manager.handle_resolution(query.token, unreachable));
     assert_eq!(node.event().status, -101);
-    node.manager.resolve_addr(ms(600), id, None, to, half).unwrap();
-    node.manager.cancel_resolution(id).unwrap();
-    node.quiet();
-    assert_eq!(node.manager.poll_query(), None);
     node.manager.resolve_addr(ms(600), id, None, to, half).unwrap();
     let query = node.manager.poll_query().unwrap();
     let short = Resolution { mtu: Some(Mtu::M512), ..way };
@@ -257,16 +253,14 @@ fn events_go_with_a_migrated_id() {
 #[test]
 fn events_of_an_id_that_is_not_accepted_are_dropped() {
     let (mut client, mut server) = pair();
-    let active = client.connect(ms(0), TCP, SocketAddr::new(server.address, 7), 1);
-    carry(ms(0), &mut client, &mut server);
-    let request = server.event().id;
-    assert!(server.manager.is_request_pending(request));
+    let (active, request) = request(&mut client, &mut server);
+    assert_eq!(server.manager.connection_state(request), Some(State::ReqRcvd));
     client.manager.destroy_id(ms(0), active).unwrap();
     let rej = client.only();
     assert!(words(&rej).ends_with("to 0x00000000 reason timeout"), "{}", words(&rej));
     server.receive(ms(0), client.address, &rej);
     server.quiet();
-    assert!(!server.manager.is_request_pending(request));
+    assert_ne!(server.manager.connection_state(request), Some(State::ReqRcvd));
     einval(server.manager.accept(ms(0), request, 0, &ConnParam::default()));
     assert_eq!(server.manager.counters().get(Counter::EventBeforeAccept), 1);
 }

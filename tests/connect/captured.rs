@@ -8,9 +8,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use roce::cm::{CmId, ConnParam, Device, EventKind, IdOption, MadBytes};
+use roce::cm::{CmId, ConnParam, Device, EventKind, IdOption};
 use roce::time::Instant;
 use roce::wire::cm::{CommId, IpCm, Message, PortSpace, Rep, Req, SidrRep, SidrReq};
+use roce::wire::mad::MAD_LEN;
 use roce::wire::{Frame, LinkType, Qpn, ROCE_PORT};
 
 use crate::common::{captured_frames, testdata};
@@ -21,7 +22,7 @@ const NOW: Instant = Instant::ZERO;
 /// A captured message, and who sent it to whom with which traffic class.
 #[derive(Clone, Copy)]
 pub struct Captured {
-    pub mad: MadBytes,
+    pub mad: [u8; MAD_LEN],
     pub from: IpAddr,
     pub to: IpAddr,
     traffic_class: u8,
@@ -144,11 +145,11 @@ fn choose<'a>(choice: Choice, qpn: Qpn, private_data: &'a [u8]) -> ConnParam<'a>
 
 /// A captured message with other comm ids, and the transaction that belongs to them.
 fn patched(
-    captured: &MadBytes,
+    captured: &[u8; MAD_LEN],
     local: CommId,
     remote: Option<CommId>,
     transaction: u64,
-) -> MadBytes {
+) -> [u8; MAD_LEN] {
     let mut mad = *captured;
     mad[8..16].copy_from_slice(&transaction.to_be_bytes());
     mad[24..28].copy_from_slice(&local.0.to_be_bytes());
@@ -163,7 +164,7 @@ fn transaction(mad: &[u8]) -> u64 {
 }
 
 #[track_caller]
-fn equal(ours: &MadBytes, expected: &MadBytes, context: &str) {
+fn equal(ours: &[u8; MAD_LEN], expected: &[u8; MAD_LEN], context: &str) {
     let differs: Vec<usize> = (0..256).filter(|at| ours[*at] != expected[*at]).collect();
     assert!(differs.is_empty(), "{context}: bytes {differs:?} differ: {}", words(ours));
 }

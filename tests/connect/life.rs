@@ -12,7 +12,7 @@ use roce::cm::{
 use roce::verbs::{Errno, EventType};
 use roce::wire::cm::{Message, PortSpace};
 
-use crate::node::{Node, carry, einval, establish, gid, ms, name, pair, words};
+use crate::node::{Node, carry, einval, establish, gid, ms, name, pair, request, words};
 
 const TCP: PortSpace = PortSpace::TCP;
 const UDP: PortSpace = PortSpace::UDP;
@@ -66,9 +66,7 @@ fn rtu_is_repeated_a_few_times() {
 #[test]
 fn reject_with_private_data() {
     let (mut client, mut server) = pair();
-    let active = client.connect(ms(0), TCP, SocketAddr::new(server.address, 7), 1);
-    carry(ms(0), &mut client, &mut server);
-    let request = server.event().id;
+    let (active, request) = request(&mut client, &mut server);
     einval(server.manager.reject(ms(0), request, RejectReason::Consumer, &[0; 149]));
     server.manager.reject(ms(0), request, RejectReason::Consumer, b"no thanks").unwrap();
     carry(ms(0), &mut server, &mut client);
@@ -87,9 +85,7 @@ fn reject_with_private_data() {
 #[test]
 fn lost_rejection_is_repeated_for_the_duplicate() {
     let (mut client, mut server) = pair();
-    client.connect(ms(0), TCP, SocketAddr::new(server.address, 7), 1);
-    carry(ms(0), &mut client, &mut server);
-    let request = server.event().id;
+    let (_, request) = request(&mut client, &mut server);
     server.manager.destroy_id(ms(0), request).unwrap();
     assert_eq!(server.sent().len(), 1, "and is lost");
     // For as long as the client retransmits.
@@ -367,9 +363,7 @@ fn unanswered_disconnect_ends_with_a_status() {
 #[test]
 fn slow_program_gets_time_by_mra() {
     let (mut client, mut server) = pair();
-    let active = client.connect(ms(0), TCP, SocketAddr::new(server.address, 7), 1);
-    carry(ms(0), &mut client, &mut server);
-    let request = server.event().id;
+    let (active, request) = request(&mut client, &mut server);
     client.advance(ms(4608));
     assert_eq!(carry(ms(4608), &mut client, &mut server), ["REQ"]);
     server.quiet();
@@ -397,9 +391,7 @@ fn slow_program_gets_time_by_mra() {
 #[test]
 fn lost_rtu_is_repeated_for_the_duplicate_reply() {
     let (mut client, mut server) = pair();
-    let active = client.connect(ms(0), TCP, SocketAddr::new(server.address, 7), 1);
-    carry(ms(0), &mut client, &mut server);
-    let passive = server.event().id;
+    let (active, passive) = request(&mut client, &mut server);
     server.accept(ms(0), passive, 2);
     carry(ms(0), &mut server, &mut client);
     client.manager.establish(active).unwrap();
@@ -414,9 +406,7 @@ fn lost_rtu_is_repeated_for_the_duplicate_reply() {
 #[test]
 fn notification_establishes() {
     let (mut client, mut server) = pair();
-    let active = client.connect(ms(0), TCP, SocketAddr::new(server.address, 7), 1);
-    carry(ms(0), &mut client, &mut server);
-    let passive = server.event().id;
+    let (active, passive) = request(&mut client, &mut server);
     einval(server.manager.notify(passive, EventType::CommEst));
     server.accept(ms(0), passive, 2);
     carry(ms(0), &mut server, &mut client);
@@ -433,9 +423,7 @@ fn notification_establishes() {
 #[test]
 fn rejection_whose_rtu_crosses_it_is_repeated() {
     let (mut client, mut server) = pair();
-    let active = client.connect(ms(0), TCP, SocketAddr::new(server.address, 7), 1);
-    carry(ms(0), &mut client, &mut server);
-    let passive = server.event().id;
+    let (active, passive) = request(&mut client, &mut server);
     server.accept(ms(0), passive, 2);
     carry(ms(0), &mut server, &mut client);
     assert_eq!(client.event().kind, EventKind::ConnectResponse);
@@ -454,9 +442,7 @@ fn rejection_whose_rtu_crosses_it_is_repeated() {
 #[test]
 fn rejection_that_was_forgotten_is_told_by_a_late_rtu() {
     let (mut client, mut server) = pair();
-    let active = client.connect(ms(0), TCP, SocketAddr::new(server.address, 7), 1);
-    carry(ms(0), &mut client, &mut server);
-    let passive = server.event().id;
+    let (active, passive) = request(&mut client, &mut server);
     server.accept(ms(0), passive, 2);
     carry(ms(0), &mut server, &mut client);
     assert_eq!(client.event().kind, EventKind::ConnectResponse);
@@ -476,9 +462,7 @@ fn rejection_that_was_forgotten_is_told_by_a_late_rtu() {
 #[test]
 fn restarted_peer_is_noticed() {
     let (mut client, mut server) = pair();
-    client.connect(ms(0), TCP, SocketAddr::new(server.address, 7), 1);
-    carry(ms(0), &mut client, &mut server);
-    let passive = server.event().id;
+    let (_, passive) = request(&mut client, &mut server);
     server.accept(ms(0), passive, 2);
     let mut client = Node::at(1);
     carry(ms(0), &mut server, &mut client);

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use roce::cm::{ConnParam, Device, Ece, Event, EventKind, EventParam, IdOption, State};
+use roce::cm::{CmId, ConnParam, Device, Ece, Event, EventKind, EventParam, IdOption, State};
 use roce::verbs::{Access, AttrMask, QpState, QpType};
 use roce::wire::Qpn;
 use roce::wire::cm::PortSpace;
@@ -69,21 +69,9 @@ fn resources_are_exchanged_as_linux_does() {
     assert_eq!((told.qpn, told.private_data.as_slice().len()), (Qpn::new(0x12), 196));
 
     // The client's QP: rd 1 dest_rd 1 retry 5 rnr 6; the server's: rd 1 dest_rd 1 retry 5 rnr 4.
-    for (node, id, peer, rnr) in [(&client, active, &server, 6), (&server, passive, &client, 4)] {
-        let (init, mask) = node.manager.qp_attr(id, QpState::Init).unwrap();
-        assert_eq!((init.qp_access_flags.bits(), mask.bits()), (0x0e, 0x39));
-        let (rtr, mask) = node.manager.qp_attr(id, QpState::Rtr).unwrap();
-        assert_eq!(mask.bits(), 0x12_9181);
-        assert_eq!((rtr.max_dest_rd_atomic, rtr.min_rnr_timer.0.get()), (1, 0));
-        assert_eq!((rtr.path_mtu.bytes(), rtr.ah_attr.dgid), (1024, gid(peer.address)));
-        assert_eq!((rtr.ah_attr.hop_limit, rtr.ah_attr.sgid_index), (64, 1));
-        let port = client.manager.source(active).unwrap().port();
-        assert_eq!(rtr.ah_attr.flow_label.get(), (u32::from(port) * 31 + 7) & 0xf_ffff);
-        let (rts, mask) = node.manager.qp_attr(id, QpState::Rts).unwrap();
-        assert_eq!(mask.bits(), 0x1_2e01);
-        assert_eq!((rts.max_rd_atomic, rts.timeout.0.get()), (1, 17));
-        assert_eq!((rts.retry_cnt.0.get(), rts.rnr_retry.0.get()), (5, rnr));
-    }
+    let port = client.manager.source(active).unwrap().port();
+    check_attributes(&client, active, &server, port, 6);
+    check_attributes(&server, passive, &client, port, 4);
     let psns = |node: &Node, id| {
         let rtr = node.manager.qp_attr(id, QpState::Rtr).unwrap().0;
         let rts = node.manager.qp_attr(id, QpState::Rts).unwrap().0;
@@ -93,6 +81,23 @@ fn resources_are_exchanged_as_linux_does() {
         (psns(&client, active), psns(&server, passive));
     assert_eq!((rq, sq), (peer_sq, peer_rq), "each sends what the other expects");
     assert_eq!((to_server, to_client), (Qpn::new(0x12), Qpn::new(0x11)));
+}
+
+/// Checks the attributes of a node's QP, whose peer allows `rnr` RNR retries. `port` is that of the
+/// client.
+fn check_attributes(node: &Node, id: CmId, peer: &Node, port: u16, rnr: u32) {
+    let (init, mask) = node.manager.qp_attr(id, QpState::Init).unwrap();
+    assert_eq!((init.qp_access_flags.bits(), mask.bits()), (0x0e, 0x39));
+    let (rtr, mask) = node.manager.qp_attr(id, QpState::Rtr).unwrap();
+    assert_eq!(mask.bits(), 0x12_9181);
+    assert_eq!((rtr.max_dest_rd_atomic, rtr.min_rnr_timer.0.get()), (1, 0));
+    assert_eq!((rtr.path_mtu.bytes(), rtr.ah_attr.dgid), (1024, gid(peer.address)));
+    assert_eq!((rtr.ah_attr.hop_limit, rtr.ah_attr.sgid_index), (64, 1));
+    assert_eq!(rtr.ah_attr.flow_label.get(), (u32::from(port) * 31 + 7) & 0xf_ffff);
+    let (rts, mask) = node.manager.qp_attr(id, QpState::Rts).unwrap();
+    assert_eq!(mask.bits(), 0x1_2e01);
+    assert_eq!((rts.max_rd_atomic, rts.timeout.0.get()), (1, 17));
+    assert_eq!((rts.retry_cnt.0.get(), rts.rnr_retry.0.get()), (5, rnr));
 }
 
 #[test]
@@ -124,7 +129,7 @@ fn device_that_can_flush_lets_peers_flush() {
     assert_eq!(init.qp_access_flags.bits(), 0x30e);
 }
 
-fn server_event(server: &mut Node) -> roce::cm::CmId {
+fn server_event(server: &mut Node) -> CmId {
     let event = server.event();
     assert_eq!(event.kind, EventKind::ConnectRequest);
     event.id

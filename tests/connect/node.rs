@@ -187,6 +187,14 @@ pub fn establish(now: Instant, client: &mut Node, server: &mut Node, port: u16) 
     (active, request.id)
 }
 
+/// Has the client of a [`pair`] send a request to the server, which takes it; both ids.
+pub fn request(client: &mut Node, server: &mut Node) -> (CmId, CmId) {
+    let to = SocketAddr::new(server.address, 7);
+    let active = client.connect(ms(0), PortSpace::TCP, to, 1);
+    assert_eq!(carry(ms(0), client, server), ["REQ"]);
+    (active, server.event().id)
+}
+
 /// Two hosts, of which the second listens.
 pub fn pair() -> (Node, Node) {
     let (client, mut server) = (Node::at(1), Node::at(2));

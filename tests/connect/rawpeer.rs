@@ -4,9 +4,10 @@
 use std::net::IpAddr;
 
 use roce::cm::limits::UNPROVEN_MESSAGES;
-use roce::cm::{ConnParam, Counter, Device, Disposition, EventKind, MadBytes};
+use roce::cm::{ConnParam, Counter, Device, Disposition, EventKind};
 use roce::wire::Gid;
 use roce::wire::cm::{CommId, Message, PortSpace};
+use roce::wire::mad::MAD_LEN;
 
 use crate::captured::{Captured, messages};
 use crate::node::{Node, message, ms, name, words};
@@ -50,12 +51,12 @@ fn program(server: &mut Node, now: u64, reply: Option<&Captured>) -> Option<Comm
     accepted
 }
 
-fn put(mad: &mut MadBytes, at: usize, bytes: &[u8]) {
+fn put(mad: &mut [u8; MAD_LEN], at: usize, bytes: &[u8]) {
     mad[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
 /// The comm id in a MAD at byte 0 or 4 of the message.
-fn comm_id(mad: &MadBytes, at: usize) -> CommId {
+fn comm_id(mad: &[u8; MAD_LEN], at: usize) -> CommId {
     CommId(u32::from_be_bytes(mad[24 + at..28 + at].try_into().unwrap()))
 }
 
@@ -95,7 +96,7 @@ fn script_gets_the_answers_that_linux_gave() {
             assert_eq!((events[0].kind, events[0].status), (EventKind::Unreachable, -110));
             server.manager.destroy_id(ms(now), ucmatose).unwrap();
         }
-        let sent: Vec<MadBytes> = server.sent().iter().map(|sent| sent.mad).collect();
+        let sent: Vec<[u8; MAD_LEN]> = server.sent().iter().map(|sent| sent.mad).collect();
         let context = format!("{at}: {}", words(&asked));
         // A peer that has not answered gets three messages at most.
         let most = usize::from(UNPROVEN_MESSAGES);
@@ -122,7 +123,7 @@ fn script_gets_the_answers_that_linux_gave() {
 }
 
 /// The script's first REQ, with another comm id and QPN.
-fn req(id: u32, qpn: u32) -> MadBytes {
+fn req(id: u32, qpn: u32) -> [u8; MAD_LEN] {
     let mut mad = messages("cm/rxe_cm_rawpeer.pcap")[0].mad;
     put(&mut mad, 24, &id.to_be_bytes());
     put(&mut mad, 24 + 32, &qpn.to_be_bytes()[1..]);
@@ -130,7 +131,7 @@ fn req(id: u32, qpn: u32) -> MadBytes {
 }
 
 /// A message that begins with two comm ids.
-fn two(attribute: u8, local: u32, remote: CommId, rest: &[u8]) -> MadBytes {
+fn two(attribute: u8, local: u32, remote: CommId, rest: &[u8]) -> [u8; MAD_LEN] {
     let mut mad = [0; 256];
     put(&mut mad, 0, &[1, 7, 2, 3]);
     mad[15] = 1;

@@ -10,12 +10,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use roce::cm::{
-    CmId, Config, ConnParam, Counter, Device, Event, EventKind, MadBytes, Manager, RejectReason,
+    CmId, Config, ConnParam, Counter, Device, Event, EventKind, Manager, RejectReason,
     Retransmission, State, Usage,
 };
 use roce::time::Instant;
 use roce::wire::Qpn;
 use roce::wire::cm::PortSpace;
+use roce::wire::mad::MAD_LEN;
 
 use crate::node::{Node, SECOND};
 
@@ -55,7 +56,7 @@ enum SimEvent {
     Arrive {
         from: usize,
         to: usize,
-        mad: Box<MadBytes>,
+        mad: Box<[u8; MAD_LEN]>,
     },
     Connect(usize),
     Do {
@@ -70,7 +71,7 @@ enum SimEvent {
     /// A message of the stranger.
     Strange {
         to: usize,
-        mad: Box<MadBytes>,
+        mad: Box<[u8; MAD_LEN]>,
     },
 }
 
@@ -117,7 +118,7 @@ const STRANGER: usize = 199;
 impl Stranger {
     /// Forges a message from one it sees: the same, one of another kind with the same comm ids, or
     /// a REQ that is its own but for the GUID, comm id and QPN.
-    fn forge(&mut self, seen: &MadBytes) -> Option<MadBytes> {
+    fn forge(&mut self, seen: &[u8; MAD_LEN]) -> Option<[u8; MAD_LEN]> {
         if !self.dice.percent(30) {
             return None;
         }
@@ -256,7 +257,7 @@ impl World {
         }
     }
 
-    fn send(&mut self, from: usize, to: usize, mad: MadBytes) {
+    fn send(&mut self, from: usize, to: usize, mad: [u8; MAD_LEN]) {
         for chunk in mad.chunks(8) {
             let word = u64::from_le_bytes(chunk.try_into().unwrap());
             self.digest = (self.digest ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);

@@ -34,6 +34,8 @@
 //!   a link takes in packets for its addresses from `lo` as well: a program reaches its own
 //!   address, and programs that share an interface reach each other.
 
+// Only the command and its tests use it: no promise is made about it.
+#[doc(hidden)]
 pub mod bump;
 mod filter;
 mod frames;
