@@ -57,8 +57,8 @@ impl Wire {
             self.arrived.push_back(vec![script.byte()]);
         }
         self.acknowledged += usize::from(script.byte() % 2);
-        self.is_delivered = script.byte() % 4 == 0;
-        if script.byte() % 4 == 0 {
+        self.is_delivered = script.byte().is_multiple_of(4);
+        if script.byte().is_multiple_of(4) {
             self.kept.pop_front();
             self.acknowledged = self.acknowledged.saturating_sub(1);
         }
