@@ -34,10 +34,8 @@ doing=version
 $roce --version
 doing=doctor
 $roce doctor
-if [ -z "${OLD_RDMA_CORE:-}" ]; then
-    pair ib_write_bw "ib_write_bw -n 1000" "ib_write_bw -n 1000 localhost"
-    grep -A1 '#bytes' "$work/client"
-fi
+pair ib_write_bw "ib_write_bw -n 1000" "ib_write_bw -n 1000 localhost"
+grep -A1 '#bytes' "$work/client"
 [ -z "${FIRST_TABLE:-}" ] || cat /proc/uptime >"$FIRST_TABLE"
 pair ibv_rc_pingpong "ibv_rc_pingpong -g 0" "ibv_rc_pingpong -g 0 localhost"
 tail -1 "$work/client"
@@ -52,5 +50,5 @@ doing='flows --html'
 $roce flows --html page.html demo.pcapng >flows.txt || [ $? = 1 ] # 1: it has findings
 grep -qi '<html' page.html
 doing='run --pcap'
-[ -n "${OLD_RDMA_CORE:-}" ] || $roce run --quiet --pcap it.pcapng -- ibv_devinfo >/dev/null
+$roce run --quiet --pcap it.pcapng -- ibv_devinfo >/dev/null
 echo "first minute: all done"

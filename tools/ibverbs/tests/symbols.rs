@@ -13,7 +13,7 @@ fn every_symbol_has_its_version() {
     for line in table.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
         let words: Vec<&str> = line.split(' ').collect();
         let symbol = match words[..] {
-            ["LIBC", name] => name.to_owned(),
+            ["LIBC" | "IBVERBS_PRIVATE", name] => name.to_owned(),
             [version, name] => format!("{name}@@{version}"),
             [version, name, "old"] => format!("{name}@{version}"),
             _ => panic!("what is {line:?}?"),
@@ -49,4 +49,18 @@ fn the_library_is_the_one_that_programs_look_for() {
     let dynamic = common::said(Command::new("readelf").args(["-d", "-W"]).arg(library), "binutils");
     assert!(dynamic.contains("Library soname: [libibverbs.so.1]"), "{dynamic}");
     assert!(dynamic.contains("NODELETE"), "its threads outlive dlclose: {dynamic}");
+}
+
+/// Programs and drivers of each release of rdma-core name the private version of that release, and
+/// do not start without it.
+#[test]
+fn private_versions_of_all_releases_are_there() {
+    let library = common::library().join("libibverbs.so.1");
+    let versions =
+        common::said(Command::new("readelf").args(["-V", "-W"]).arg(library), "binutils");
+    // Ubuntu 18.04, RHEL 8, Ubuntu 20.04, Debian 11, 12 and 13, Ubuntu 26.04, Debian unstable.
+    for release in [17, 22, 25, 33, 34, 59, 65] {
+        let version = format!("Name: IBVERBS_PRIVATE_{release}");
+        assert!(versions.lines().any(|line| line.trim_end().ends_with(&version)), "{version}");
+    }
 }
