@@ -22,7 +22,7 @@
 mod author;
 mod build;
 mod check;
-#[path = "../common/world.rs"]
+#[path = "../../src/net/core/world.rs"]
 mod common_world;
 mod datagrams;
 mod dice;

@@ -21,7 +21,8 @@ use crate::verbs::{
 use crate::wire::aeth::RnrTimer;
 use crate::wire::{Bits, Gid, Psn, Qpn};
 
-#[path = "../../../tests/common/world.rs"]
+// Shared with tests/simulation; here, so that the packaged crate has it.
+#[path = "world.rs"]
 mod world;
 
 const SHARED: usize = 256;
