@@ -351,7 +351,7 @@ fn the_library_is_found_where_install_puts_it() {
     std::fs::create_dir_all(&bin).unwrap();
     std::fs::hard_link(env!("CARGO_BIN_EXE_roce"), bin.join("roce")).unwrap();
     let error = text(&search_path(&bin, &home).stderr);
-    assert!(error.contains("`tools/ibverbs/install` builds and installs it"), "{error}");
+    assert!(error.contains("run `tools/ibverbs/install` in the source of roce"), "{error}");
     // The nearest is taken: beside the command, where it was built, in the home directory.
     for place in ["home/.local/lib/roce", "bin/ibverbs", "lib/roce"] {
         let place = root.join(place);

@@ -3,6 +3,7 @@
 mod closed;
 
 use std::io::{self, BufWriter, IsTerminal, LineWriter, Stdout, Write};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::ValueEnum;
@@ -42,13 +43,35 @@ pub(crate) fn is_dumb() -> bool {
 /// Columns of the terminal that standard output is; else what COLUMNS says; else nothing, and lines
 /// may have any length.
 pub(crate) fn width() -> Option<usize> {
-    let of_terminal = || {
-        let stdout = io::stdout();
-        let size = stdout.is_terminal().then(|| rustix::termios::tcgetwinsize(stdout).ok())??;
-        (size.ws_col > 0).then_some(usize::from(size.ws_col))
-    };
     let of_variable = || std::env::var("COLUMNS").ok()?.parse().ok().filter(|&width| width > 0);
-    of_terminal().or_else(of_variable)
+    columns(io::stdout()).or_else(of_variable)
+}
+
+/// Columns of a stream, if it is a terminal that tells them.
+fn columns(stream: impl IsTerminal + AsFd) -> Option<usize> {
+    let size = stream.is_terminal().then(|| rustix::termios::tcgetwinsize(stream).ok())??;
+    (size.ws_col > 0).then_some(usize::from(size.ws_col))
+}
+
+/// A text behind a head, broken between words at a width; further lines begin below the text.
+pub(crate) fn paragraph(head: &str, text: &str, width: usize) -> String {
+    let text = PrintableLines(text).to_string();
+    let indent = head.chars().count();
+    let (mut lines, mut line, mut length) = (String::new(), head.to_owned(), indent);
+    for word in text.split_whitespace() {
+        let word_length = word.chars().count();
+        if length > indent && length + word_length >= width {
+            lines.push_str(line.trim_end());
+            lines.push('\n');
+            (line, length) = (" ".repeat(indent), indent);
+        }
+        line.push_str(word);
+        line.push(' ');
+        length += word_length + 1;
+    }
+    lines.push_str(line.trim_end());
+    lines.push('\n');
+    lines
 }
 
 /// Standard output, in large pieces. It can be written from any thread.
@@ -109,11 +132,16 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 /// Says one line on standard error, in one write: lines of several threads and processes do not
-/// mix. Text from outside in it is made harmless.
+/// mix. On a terminal it is broken between words. Text from outside in it is made harmless.
 ///
 /// A line that cannot be written is lost; the exit status still tells how the command ended.
 pub(crate) fn remark(text: &str) {
-    let _ = io::stderr().write_all(format!("roce: {}\n", PrintableLines(text)).as_bytes());
+    const HEAD: &str = "roce: ";
+    let said = match columns(io::stderr()) {
+        Some(width) if !text.contains('\n') => paragraph(HEAD, text, width),
+        _ => format!("{HEAD}{}\n", PrintableLines(text)),
+    };
+    let _ = io::stderr().write_all(said.as_bytes());
 }
 
 /// Says one line on standard error: [`remark`] with the arguments of `format!`.
@@ -130,4 +158,15 @@ pub(crate) const NO_PARQUET: &str = "--parquet: this roce was built without Parq
 /// A count and what is counted: `1 path`, `2 paths`.
 pub(crate) fn counted(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_broken_at_the_width_and_aligned() {
+        let text = paragraph("note  ", "one two three four\u{1b}[1m", 16);
+        assert_eq!(text, "note  one two\n      three\n      four\\u{1b}[1m\n");
+    }
 }

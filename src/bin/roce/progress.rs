@@ -1,13 +1,15 @@
-//! The progress bar of commands that read long captures.
+//! The progress bar of what takes longer than a second.
 
 use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::output;
 
-/// An input of at least this many bytes takes long enough for a progress bar.
-const LONG_INPUT: u64 = 64 << 20;
+/// Time after which a bar is shown.
+const SHOWN_AFTER: Duration = Duration::from_secs(1);
 
 /// Number of packets between two updates of the progress bar.
 pub(crate) const PROGRESS_STEP: u64 = 8192;
@@ -17,17 +19,54 @@ pub(crate) fn can_draw() -> bool {
     io::stderr().is_terminal() && !output::is_dumb()
 }
 
-/// A bar on standard error if the input is long, standard error is a terminal, and nothing else is
-/// printed on it.
-pub(crate) fn progress_bar(size: Option<u64>, prints: bool) -> ProgressBar {
-    let screen_is_free = !prints || !io::stdout().is_terminal();
-    match size {
-        Some(size) if size >= LONG_INPUT && screen_is_free && can_draw() => {
-            let bar = ProgressBar::with_draw_target(Some(size), ProgressDrawTarget::stderr());
-            let style = "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
-            bar.set_style(ProgressStyle::with_template(style).expect("the template is valid"));
-            bar
-        }
-        _ => ProgressBar::hidden(),
+/// Progress of reading an input.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    /// When the reading began, if there is a place for a bar.
+    began: Option<Instant>,
+    is_shown: AtomicBool,
+}
+
+impl Progress {
+    /// Progress in an input of this size, if it is known. `prints` says that the command prints as
+    /// it reads: then a terminal has no place for a bar.
+    pub(crate) fn new(size: Option<u64>, prints: bool) -> Self {
+        let has_place = can_draw() && !(prints && io::stdout().is_terminal());
+        let (bar, style) = match size {
+            Some(size) => (
+                ProgressBar::with_draw_target(Some(size), ProgressDrawTarget::hidden()),
+                "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+            ),
+            None => (
+                ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden()),
+                "{spinner} {bytes} read, {bytes_per_sec}",
+            ),
+        };
+        bar.set_style(ProgressStyle::with_template(style).expect("the template is valid"));
+        Self { bar, began: has_place.then(now), is_shown: AtomicBool::new(false) }
     }
+
+    /// Tells how many bytes were read so far.
+    pub(crate) fn set_position(&self, bytes: u64) {
+        let Some(began) = self.began else { return };
+        if !self.is_shown.load(Ordering::Relaxed) {
+            if now().saturating_duration_since(began) < SHOWN_AFTER {
+                return;
+            }
+            self.is_shown.store(true, Ordering::Relaxed);
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        self.bar.set_position(bytes);
+    }
+
+    /// Removes the bar from the terminal.
+    pub(crate) fn finish_and_clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a user waits in real time")]
+fn now() -> Instant {
+    Instant::now()
 }

@@ -11,7 +11,7 @@ use super::show::Show;
 use crate::batches::{self, Part};
 use crate::input::Inputs;
 use crate::links::UnknownLinks;
-use crate::progress::progress_bar;
+use crate::progress::Progress;
 use crate::tables::{Packets, Partition, Rows, TIME_EPOCH, Table, capture_name};
 
 /// Writes the packets of each capture to a table of its own below `out`.
@@ -72,7 +72,7 @@ fn write(
     if show.needs_flows {
         bail!("--parquet: the table of packets knows no connections; `roce flows --parquet` does");
     }
-    let bar = progress_bar(inputs.size(), false);
+    let bar = Progress::new(inputs.size(), false);
     let mut unknown = UnknownLinks::default();
     let make = || Made {
         rows: packets.columns(),

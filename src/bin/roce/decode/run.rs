@@ -3,7 +3,6 @@
 use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Context, Error, Result};
-use indicatif::ProgressBar;
 use roce::capture::MergeError;
 use roce::decode::Decoder;
 
@@ -13,7 +12,7 @@ use super::show::{Show, Shown};
 use crate::batches::{self, Part};
 use crate::input::{Inputs, Problems};
 use crate::interrupt;
-use crate::progress::{PROGRESS_STEP, progress_bar};
+use crate::progress::{PROGRESS_STEP, Progress};
 
 /// Context of errors of writing output.
 const OUTPUT: &str = "cannot write to standard output";
@@ -57,7 +56,7 @@ impl<W: Write + Send> Run<W> {
 
     /// Shows the packets of the captures.
     pub(super) fn read(&mut self, inputs: &mut Inputs) -> Result<()> {
-        let bar = progress_bar(inputs.size(), !self.show.form.is_summary());
+        let bar = Progress::new(inputs.size(), !self.show.form.is_summary());
         if self.left > 0 {
             match self.threads {
                 0 | 1 => self.read_on_one_core(inputs, &bar)?,
@@ -79,7 +78,7 @@ impl<W: Write + Send> Run<W> {
         self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()).context(OUTPUT)
     }
 
-    fn read_on_one_core(&mut self, inputs: &mut Inputs, bar: &ProgressBar) -> Result<()> {
+    fn read_on_one_core(&mut self, inputs: &mut Inputs, bar: &Progress) -> Result<()> {
         let mut decoder = Decoder::new(self.port);
         while self.left > 0 && !interrupt::requested() {
             let record = match inputs.merge.next() {
@@ -120,7 +119,7 @@ impl<W: Write + Send> Run<W> {
     }
 
     /// Reads, decodes and formats batches on all cores, and writes them in their order.
-    fn read_on_all_cores(&mut self, inputs: &mut Inputs, bar: &ProgressBar) -> Result<()> {
+    fn read_on_all_cores(&mut self, inputs: &mut Inputs, bar: &Progress) -> Result<()> {
         let Self { show, port, threads, left, out, all, .. } = self;
         let work = |part: &mut Part<Shown>, limit| {
             part.made.clear();

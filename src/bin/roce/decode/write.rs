@@ -15,7 +15,7 @@ use crate::input::Inputs;
 use crate::links::UnknownLinks;
 use crate::outfile::WholeFile;
 use crate::output::{counted, say};
-use crate::progress::{PROGRESS_STEP, progress_bar};
+use crate::progress::{PROGRESS_STEP, Progress};
 use crate::{interrupt, outfile, output};
 
 /// Number of bytes that are written at once.
@@ -102,7 +102,7 @@ fn copy(
     copier: &mut Copier<impl Write>,
     mut flows: Option<Flows>,
 ) -> Result<(), WriteError> {
-    let bar = progress_bar(inputs.size(), false);
+    let bar = Progress::new(inputs.size(), false);
     let mut decoder = Decoder::new(args.port);
     // A frame of any link type can be copied.
     let mut unknown = UnknownLinks::default();

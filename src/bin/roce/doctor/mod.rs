@@ -13,7 +13,6 @@ use std::io::{self, Write};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::Result;
-use roce::decode::PrintableLines;
 use serde::Serialize;
 
 use crate::{output, version};
@@ -134,9 +133,10 @@ impl Report {
                 Status::Failure => "FAILURE",
             };
             let head = format!("{status:8} {:12} ", finding.check);
-            print_paragraph(out, &head, &finding.finding, width)?;
+            out.write_all(output::paragraph(&head, &finding.finding, width).as_bytes())?;
             if let Some(cure) = &finding.cure {
-                print_paragraph(out, &format!("{:22}cure: ", ""), cure, width)?;
+                let head = format!("{:22}cure: ", "");
+                out.write_all(output::paragraph(&head, cure, width).as_bytes())?;
             }
         }
         let failures = self.findings.iter().filter(|it| it.status == Status::Failure).count();
@@ -149,24 +149,6 @@ impl Report {
             }
         }
     }
-}
-
-/// Prints a text with its lines below each other.
-fn print_paragraph(out: &mut dyn Write, head: &str, text: &str, width: usize) -> io::Result<()> {
-    let text = PrintableLines(text).to_string();
-    let indent = head.chars().count();
-    let (mut line, mut length) = (head.to_owned(), indent);
-    for word in text.split_whitespace() {
-        let word_length = word.chars().count();
-        if length > indent && length + word_length >= width {
-            writeln!(out, "{}", line.trim_end())?;
-            (line, length) = (" ".repeat(indent), indent);
-        }
-        line.push_str(word);
-        line.push(' ');
-        length += word_length + 1;
-    }
-    writeln!(out, "{}", line.trim_end())
 }
 
 /// Runs a copy of this command that tries something which could end it. Returns why it failed.
@@ -194,14 +176,6 @@ fn try_probe(name: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_are_broken_at_the_width_and_aligned() {
-        let mut out = Vec::new();
-        print_paragraph(&mut out, "note  ", "one two three four\u{1b}[1m", 16).unwrap();
-        let text = String::from_utf8(out).unwrap();
-        assert_eq!(text, "note  one two\n      three\n      four\\u{1b}[1m\n");
-    }
 
     #[test]
     fn report_says_whether_programs_can_run() {

@@ -11,7 +11,7 @@ use roce::time::Instant;
 use crate::batches::{self, Part};
 use crate::input::Inputs;
 use crate::links::UnknownLinks;
-use crate::progress::progress_bar;
+use crate::progress::Progress;
 
 /// Options of reading the captures.
 pub(crate) struct Pass<'a> {
@@ -59,7 +59,7 @@ impl Pass<'_> {
         inputs: &mut Inputs,
         follower: &mut F,
     ) -> Result<(), Error> {
-        let bar = progress_bar(inputs.size(), false);
+        let bar = Progress::new(inputs.size(), false);
         let mut unknown = UnknownLinks::default();
         // Another core wrote them: one copy of them all waits for its cache less often than the
         // tracker would, line by line.

@@ -12,7 +12,7 @@ use roce::replay::{Judges, PacketBatch, Router, Session, Step, Survey, Verdicts}
 use super::judge::Seen;
 use crate::batches::{self, Part};
 use crate::input::Inputs;
-use crate::progress::progress_bar;
+use crate::progress::Progress;
 
 /// Batches that are judged or wait for it.
 const INFLIGHT_MAX: usize = 4;
@@ -28,7 +28,7 @@ pub(super) fn judge_all(
     seen: &mut Seen,
 ) -> Result<Arc<Survey>> {
     let Session { mut router, judges, verdicts } = session;
-    let bar = progress_bar(inputs.size(), false);
+    let bar = Progress::new(inputs.size(), false);
     let survey = thread::scope(|scope| {
         let mut bench = Bench::new(scope, judges, threads, verdicts);
         let work = |part: &mut Part<PacketBatch>| {

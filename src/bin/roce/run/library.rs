@@ -130,8 +130,8 @@ fn not_installed() -> anyhow::Error {
     let list: Vec<String> =
         directories().iter().map(|directory| directory.display().to_string()).collect();
     anyhow!(
-        "there is no {NAME} of roce in {}; `tools/ibverbs/install` builds and installs it, and ROCE_LIBRARY names \
-         another directory{}",
+        "there is no {NAME} of roce in {}{}, and `cargo install` does not build it; run `tools/ibverbs/install` in the \
+         source of roce {VERSION}, or install a released wheel, package or tarball, which have it",
         list.join(", "),
         if env::current_exe().is_ok() { "" } else { NO_PROC }
     )
@@ -139,7 +139,7 @@ fn not_installed() -> anyhow::Error {
 
 /// Message for an unknown directory of this command.
 const NO_PROC: &str =
-    "; /proc is not mounted, so where this command is was guessed from how it was called";
+    " (/proc is not mounted, so where this command is was guessed from how it was called)";
 
 /// The file of this command. Without /proc it is the one by whose name the command was called.
 fn own_file() -> Option<PathBuf> {

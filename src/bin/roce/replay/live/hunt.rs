@@ -289,10 +289,11 @@ fn search(
 ) -> Result<u64> {
     let (started, mut found, mut runs) = (now(), 0, 0);
     let mut out = output::lines();
-    let bar = if extent.time.is_some() || !can_draw() {
-        ProgressBar::hidden()
-    } else {
-        ProgressBar::new(extent.runs)
+    // Of a hunt with a duration the bar shows the seconds.
+    let bar = match extent.time {
+        _ if !can_draw() => ProgressBar::hidden(),
+        Some(time) => ProgressBar::new(time.as_secs()),
+        None => ProgressBar::new(extent.runs),
     };
     for seed in (args.seed..).take(usize::try_from(extent.runs).unwrap_or(usize::MAX)) {
         let elapsed = now().saturating_duration_since(started);
@@ -300,7 +301,7 @@ fn search(
             break;
         }
         runs += 1;
-        bar.inc(1);
+        bar.set_position(extent.time.map_or(runs, |_| elapsed.as_secs()));
         peer.seed_since = now();
         let Some(kill) = hunt(peer, scripts, hunting, seed)? else { continue };
         found += 1;
