@@ -9,7 +9,9 @@ use super::message::OperationStatistics;
 use super::requester::operation_mut;
 use super::series::Series;
 use super::statistics::Distribution;
-use super::{FlowNumber, RetransmissionCause, Setup, TunnelFacts, serialize, service_name};
+use super::{
+    FlowNumber, Lateness, RetransmissionCause, Setup, TunnelFacts, serialize, service_name,
+};
 use crate::decode::address_text;
 use crate::time::Instant;
 use crate::wire::{Gid, Qpn, Service};
@@ -135,6 +137,8 @@ pub struct Direction {
     pub not_captured: u64,
     /// Packets that arrived out of order: the fewest that explain the order of all.
     pub reordered: u64,
+    /// Greatest extent of those, in packets and in time.
+    pub lateness: Lateness,
     /// NAKs by code, in the order of the codes: PSN sequence error, invalid request, remote access
     /// error, remote operational error, invalid RD request.
     pub naks: [u64; 5],
@@ -236,6 +240,7 @@ impl Direction {
         self.slow_answers.longest_nanos = self.slow_answers.longest_nanos.max(slow.longest_nanos);
         self.not_captured += other.not_captured;
         self.reordered += other.reordered;
+        self.lateness.widen(other.lateness);
         for (sum, count) in self.naks.iter_mut().zip(other.naks) {
             *sum += count;
         }

@@ -63,6 +63,7 @@ pub use statistics::{Distribution, Percentiles};
 pub use tracker::{Analysis, Config};
 
 pub use crate::observe::agreement::Setup;
+pub use crate::observe::disorder::Lateness;
 pub use crate::observe::end::End;
 pub use crate::observe::packet::{CmFacts, PacketFacts, RethFacts, TunnelFacts, Unsplit};
 pub use crate::observe::sightings::{LostBetween, Sightings};

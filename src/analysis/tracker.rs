@@ -380,7 +380,7 @@ impl Analysis {
         let (role, sequence) = (PacketRole::Cnp, 0);
         // A CNP has no PSN: only several capture points tell its order and its copies.
         let (retransmission, sightings) = (None, packet.sightings);
-        let (duplicate, reordered) = (sightings.is_copy, sightings.is_reordered);
+        let (duplicate, reordered) = (sightings.is_copy, sightings.reordered.is_some());
         let note =
             PacketNote { flow, sender, role, sequence, retransmission, duplicate, reordered };
         sink.packet(packet, &note);

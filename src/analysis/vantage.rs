@@ -336,7 +336,7 @@ impl Vantage {
             is_delivered: path.len() > 1
                 && seen.last().map(|facts| facts.file) == path.last().copied(),
             is_copy: chain.is_copy,
-            is_reordered: chain.is_reordered,
+            reordered: chain.reordered,
             ..Sightings::default()
         };
         let is_response = seen.first().is_some_and(is_response);

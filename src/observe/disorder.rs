@@ -1,5 +1,25 @@
 //! Order of arrival at one point: the fewest packets that explain it are out of order.
 
+use serde::Serialize;
+
+/// Extent of a reordering: how far a packet came behind those that were sent after it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Lateness {
+    /// Packets between its place in the order of sending and its place in that of arrival.
+    pub packets: u64,
+    /// Nanoseconds that it came later than the packet that first overtook it.
+    pub nanos: u64,
+}
+
+impl Lateness {
+    /// Takes the greater of the two extents, each by itself.
+    pub(crate) fn widen(&mut self, other: Self) {
+        self.packets = self.packets.max(other.packets);
+        self.nanos = self.nanos.max(other.nanos);
+    }
+}
+
 /// Packets in order after which a gap is a loss, and what comes behind it is not ahead of it.
 const QUIET_MAX: u32 = 64;
 

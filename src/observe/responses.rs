@@ -8,7 +8,7 @@
 use core::ops::Range;
 use std::collections::VecDeque;
 
-use super::disorder::Disorder;
+use super::disorder::{Disorder, Lateness};
 
 /// Requests of a direction that wait for their responses at the most. The oldest are forgotten.
 const RUNS_MAX: usize = 1024;
@@ -55,9 +55,18 @@ pub(crate) enum Arrival {
     Late {
         /// Whether it counts as out of order; see [`Disorder`].
         is_out_of_order: bool,
+        lateness: Lateness,
     },
     /// A response of no run that is due: a copy, or the answer to a request that was not captured.
     Stray,
+}
+
+/// A response that did not come before a later one.
+#[derive(Clone, Copy, Debug)]
+struct Skipped {
+    sequence: u64,
+    /// Time of the later one, less the time that an answer takes.
+    time: u64,
 }
 
 /// Responses that are due, in their order.
@@ -67,7 +76,7 @@ pub(crate) struct ResponseRuns {
     current: Option<(Run, u64)>,
     waiting: VecDeque<Run>,
     /// Responses that were missing lately and may be late.
-    missing: VecDeque<u64>,
+    missing: VecDeque<Skipped>,
     /// The request that the responder waits for since a NAK: it drops those behind it.
     expected: Option<u64>,
     is_unsized: bool,
@@ -128,11 +137,13 @@ impl ResponseRuns {
             if (*next..run.end).contains(&sequence) && !begins {
                 let head = *next..sequence;
                 // It, or all before it, did not come in order.
-                if head.end - head.start > 1 && take(&mut self.missing, sequence) {
-                    return self.late();
+                if head.end - head.start > 1
+                    && let Some(skipped) = take(&mut self.missing, sequence)
+                {
+                    return self.late(skipped, answerable);
                 }
                 *next = sequence + 1;
-                self.expect_late(head.clone());
+                self.expect_late(head.clone(), answerable);
                 self.disorder.advance(head.end - head.start);
                 return Arrival::Due(Missing { head, ..Missing::default() });
             }
@@ -147,8 +158,8 @@ impl ResponseRuns {
             };
             // Fewer packets explain it if it alone is late.
             let may_be_late = may_be_late || self.skipped_before(sequence, holds) > 1;
-            if may_be_late && take(&mut self.missing, sequence) {
-                return self.late();
+            if may_be_late && let Some(skipped) = take(&mut self.missing, sequence) {
+                return self.late(skipped, answerable);
             }
             if let Some((_, next)) = self.current
                 && sequence + 1 == next
@@ -158,15 +169,14 @@ impl ResponseRuns {
             }
         }
         let Some(at) = self.waiting.iter().position(holds) else { return Arrival::Stray };
-        let rest = self.current.filter(|(run, _)| run.is_sized);
-        let tail = rest.map_or(0..0, |(run, next)| next..run.end);
+        let tail = self.rest();
         let unanswered = self.waiting.drain(..at).collect();
         let Some(run) = self.waiting.pop_front() else { return Arrival::Stray };
         self.current = Some((run, sequence + 1));
         take(&mut self.missing, sequence);
         let head = run.first..sequence;
-        self.expect_late(tail.clone());
-        self.expect_late(head.clone());
+        self.expect_late(tail.clone(), answerable);
+        self.expect_late(head.clone(), answerable);
         self.disorder.advance(tail.end - tail.start + head.end - head.start);
         Arrival::Due(Missing { tail, unanswered, head })
     }
@@ -175,24 +185,33 @@ impl ResponseRuns {
     /// responses, and requests of the runs before it that have none.
     fn skipped_before(&self, sequence: u64, holds: impl Fn(&Run) -> bool) -> u64 {
         let Some(at) = self.waiting.iter().position(holds) else { return 0 };
-        let rest = self.current.filter(|(run, _)| run.is_sized);
-        let tail = rest.map_or(0, |(run, next)| run.end.saturating_sub(next));
+        let tail = self.rest();
         let head = self.waiting.get(at).map_or(0, |run| sequence - run.first);
         // Where packets are late, that is likelier than the loss of a request.
         let requests = at as u64 * if self.has_late { 2 } else { 1 };
-        tail + head + requests
+        tail.end - tail.start + head + requests
+    }
+
+    /// Returns the responses of the current run that did not come, if their number is known.
+    fn rest(&self) -> Range<u64> {
+        let Some((run, next)) = self.current.filter(|(run, _)| run.is_sized) else { return 0..0 };
+        // The path MTU may tell that it has fewer responses than came.
+        next..run.end.max(next)
     }
 
     /// A response that was missing, and that others overtook.
-    fn late(&mut self) -> Arrival {
+    fn late(&mut self, Skipped { sequence, time }: Skipped, answerable: u64) -> Arrival {
         self.has_late = true;
-        Arrival::Late { is_out_of_order: self.disorder.fall_behind() }
+        let next = self.current.map_or(0, |(_, next)| next);
+        let packets = next.saturating_sub(sequence + 1).max(1);
+        let lateness = Lateness { packets, nanos: answerable.saturating_sub(time) };
+        Arrival::Late { is_out_of_order: self.disorder.fall_behind(), lateness }
     }
 
     /// Remembers responses that are missing, the last ones if they are many.
-    fn expect_late(&mut self, missing: Range<u64>) {
+    fn expect_late(&mut self, missing: Range<u64>, time: u64) {
         let first = missing.end.saturating_sub(LATE_MAX as u64).max(missing.start);
-        self.missing.extend(first..missing.end);
+        self.missing.extend((first..missing.end).map(|sequence| Skipped { sequence, time }));
         let excess = self.missing.len().saturating_sub(LATE_MAX);
         self.missing.drain(..excess);
     }
@@ -203,7 +222,7 @@ impl ResponseRuns {
     pub(crate) fn pass(&mut self, sequence: u64, time: u64) -> Missing {
         let is_before = |run: &Run| run.is_sized && run.end <= sequence && run.time <= time;
         let current = self.current.take_if(|(run, _)| is_before(run));
-        let tail = current.map_or(0..0, |(run, next)| next..run.end);
+        let tail = current.map_or(0..0, |(run, next)| next..run.end.max(next));
         let before = self.waiting.iter().take_while(|run| is_before(run)).count();
         let unanswered = self.waiting.drain(..before).collect();
         Missing { tail, unanswered, head: 0..0 }
@@ -219,10 +238,10 @@ impl ResponseRuns {
     }
 }
 
-/// Whether a response was missing; it is not any more.
-fn take(missing: &mut VecDeque<u64>, sequence: u64) -> bool {
-    let at = missing.iter().position(|&missing| missing == sequence);
-    at.and_then(|at| missing.remove(at)).is_some()
+/// Takes a response that was missing.
+fn take(missing: &mut VecDeque<Skipped>, sequence: u64) -> Option<Skipped> {
+    let at = missing.iter().position(|missing| missing.sequence == sequence)?;
+    missing.remove(at)
 }
 
 #[cfg(test)]
@@ -260,6 +279,14 @@ mod tests {
         }
     }
 
+    /// Number of packets that a response comes behind its place.
+    fn late_by(arrival: Arrival) -> u64 {
+        match arrival {
+            Arrival::Late { is_out_of_order: true, lateness } => lateness.packets,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn responses_in_order_miss_nothing() {
         let mut runs = runs(&[(0, 3), (3, 4)]);
@@ -277,7 +304,7 @@ mod tests {
         assert_eq!(due(runs.response(3, false, u64::MAX)).head, 1..3);
         let missing = due(runs.response(7, false, u64::MAX));
         assert_eq!(missing, Missing { tail: 4..6, unanswered: vec![], head: 6..7 });
-        assert_eq!(runs.response(1, false, u64::MAX), Arrival::Late { is_out_of_order: true });
+        assert_eq!(late_by(runs.response(1, false, u64::MAX)), 6);
         assert_eq!(runs.response(1, false, u64::MAX), Arrival::Stray);
         assert_eq!(due(runs.response(8, false, u64::MAX)).head, 8..8);
     }
@@ -287,7 +314,7 @@ mod tests {
         let mut runs = runs(&[(0, 4)]);
         runs.request(Run { time: 20, ..run(0, 4) });
         assert_eq!(due(runs.response(1, false, 10)).head, 0..1);
-        assert_eq!(runs.response(0, true, 10), Arrival::Late { is_out_of_order: true });
+        assert_eq!(late_by(runs.response(0, true, 10)), 1);
         for sequence in 2..4 {
             assert_eq!(missing_before(runs.response(sequence, false, u64::MAX)), Some(0));
         }
@@ -304,7 +331,7 @@ mod tests {
         assert_eq!(due(runs.response(1, false, u64::MAX)).head, 0..1);
         assert_eq!(missing_before(runs.response(2, true, u64::MAX)), Some(0));
         assert_eq!(missing_before(runs.response(3, false, u64::MAX)), Some(0));
-        assert_eq!(runs.response(0, true, 10), Arrival::Late { is_out_of_order: true });
+        assert_eq!(late_by(runs.response(0, true, 10)), 3);
         for (sequence, begins) in [(4, false), (0, true), (1, false)] {
             assert_eq!(
                 missing_before(runs.response(sequence, begins, u64::MAX)),
@@ -321,7 +348,7 @@ mod tests {
             assert_eq!(missing_before(runs.response(sequence, begins, u64::MAX)), Some(0));
         }
         assert_eq!(due(runs.response(4, true, u64::MAX)).tail, 3..4);
-        assert_eq!(runs.response(3, false, u64::MAX), Arrival::Late { is_out_of_order: true });
+        assert_eq!(late_by(runs.response(3, false, u64::MAX)), 1);
         assert_eq!(missing_before(runs.response(5, false, u64::MAX)), Some(0));
     }
 
@@ -347,6 +374,18 @@ mod tests {
         let mut runs = runs(&[(0, 2), (2, 4), (4, 6)]);
         assert_eq!(due(runs.response(0, true, u64::MAX)).unanswered, []);
         assert_eq!(due(runs.response(4, true, u64::MAX)).unanswered, [run(2, 4)]);
+    }
+
+    #[test]
+    fn run_that_turns_out_shorter_than_what_came_misses_nothing() {
+        let mut runs = ResponseRuns::default();
+        runs.request(Run { length: 1024, is_sized: false, ..run(0, 16) });
+        runs.request(run(16, 17));
+        for sequence in 0..4 {
+            assert_eq!(missing_before(runs.response(sequence, sequence == 0, u64::MAX)), Some(0));
+        }
+        runs.size(1024);
+        assert_eq!(due(runs.response(16, true, u64::MAX)).tail, 4..4);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Sightings of one packet by several capture points.
 
+use super::disorder::Lateness;
 use crate::time::Instant;
 
 /// Findings of the other files of a capture about a packet. With one file nothing is known.
@@ -14,9 +15,10 @@ pub struct Sightings {
     pub is_delivered: bool,
     /// Whether the network made it of a packet that was sent once.
     pub is_copy: bool,
-    /// Whether it arrived out of order at the last capture point: it is not part of the longest
-    /// sequence of packets of its flow that arrived in the order in which they were sent.
-    pub is_reordered: bool,
+    /// Extent by which it arrived out of order at the last capture point, if it did: it is not part
+    /// of the longest sequence of packets of its flow that arrived in the order in which they were
+    /// sent.
+    pub reordered: Option<Lateness>,
     /// Time when the capture point nearest to the responder saw it, if another one did too.
     pub far: Option<Instant>,
     /// Whether it was lost because it was damaged: the next capture point saw it with a wrong ICRC.

@@ -2,9 +2,9 @@
 //! receivers that were not ready.
 
 use super::{Side, text};
-use crate::analysis::RetransmissionCause;
 use crate::analysis::evidence::{Evidence, Frames};
 use crate::analysis::finding::{Certainty, Finding, FindingKind};
+use crate::analysis::{Lateness, RetransmissionCause};
 
 /// A part of a whole, for a threshold.
 #[expect(clippy::cast_precision_loss, reason = "a share")]
@@ -258,6 +258,13 @@ pub(super) fn reordering(side: &Side<'_>) -> Option<Finding> {
         text::grouped(reordered),
         text::count(all.max(reordered), "packet"),
     );
+    let Lateness { packets, nanos, .. } = side.direction.lateness;
+    if packets > 0 {
+        words += &format!(", by up to {}", text::count(packets, "packet"));
+    }
+    if nanos > 0 {
+        words += &format!(" and {}", text::duration(nanos));
+    }
     let (retransmitted, is_lossless) = (
         side.direction.retransmissions.total().packets,
         side.direction.lost_requests + side.direction.lost_responses == 0,

@@ -2,9 +2,11 @@
 
 use super::inflight::Inflight;
 use super::limits::STALLS_MAX;
-use super::{Message, Requester, RetransmissionCause, Scene, Sink};
+use super::records::Record;
+use super::{Message, PacketFacts, Requester, RetransmissionCause, Scene, Sink, Verdict};
 use crate::analysis::connection::Stall;
 use crate::analysis::message::{OperationStatistics, Outcome};
+use crate::observe::disorder::Lateness;
 use crate::wire::Operation;
 
 impl Requester {
@@ -97,6 +99,24 @@ impl Requester {
             self.statistics.reordered += 1;
             self.evidence().reordered.push(frame);
         }
+    }
+
+    /// Counts a packet that several capture points saw out of order, unless it is counted.
+    pub(super) fn count_sighted_late(&mut self, packet: &PacketFacts, verdict: &mut Verdict) {
+        let Some(lateness) = packet.sightings.reordered else { return };
+        self.statistics.lateness.widen(lateness);
+        if !core::mem::replace(&mut verdict.reordered, true) {
+            self.count_reordered(packet.frame);
+        }
+    }
+
+    /// Extent by which a request that was missing came late at `now`.
+    pub(super) fn lateness_of(&self, sequence: u64, now: u64) -> Lateness {
+        let records = &self.progress.records;
+        let missed = records.get(sequence).map_or(now, |record| record.time);
+        let is_ahead = |record: &&Record| record.is_seen() && record.sequence > sequence;
+        let packets = records.from(sequence).filter(is_ahead).count() as u64;
+        Lateness { packets: packets.max(1), nanos: now.saturating_sub(missed) }
     }
 
     /// Counts a packet that the network delivered twice.

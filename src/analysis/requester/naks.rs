@@ -139,7 +139,7 @@ impl Requester {
         }
         self.evidence().naks.push(packet.frame);
         // One that others overtook was sent before they acknowledged.
-        let is_late = is_sent_earlier || packet.sightings.is_reordered;
+        let is_late = is_sent_earlier || packet.sightings.reordered.is_some();
         let ack = self.answers.last;
         if sequence < self.progress.unacked.min(ack.sequence + 1) && ack.frame > 0 && !is_late {
             let frames = &mut self.evidence().naks_of_acknowledged;

@@ -270,6 +270,10 @@ impl Requester {
             self.disprove_loss(sequence);
             let is_out_of_order = is_forward || self.progress.disorder.fall_behind();
             self.count_late(frame, is_out_of_order);
+            if is_out_of_order {
+                let lateness = self.lateness_of(sequence, tentative.time);
+                self.statistics.lateness.widen(lateness);
+            }
         }
     }
 

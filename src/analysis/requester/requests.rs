@@ -188,13 +188,10 @@ impl Requester {
         scene: &mut Scene<'_, S>,
     ) {
         let (sequence, sightings) = (verdict.sequence, packet.sightings);
-        if !sightings.is_reordered && sightings.lost.is_none() && !verdict.reordered {
+        if sightings.reordered.is_none() && sightings.lost.is_none() && !verdict.reordered {
             return;
         }
-        if sightings.is_reordered && !verdict.reordered {
-            verdict.reordered = true;
-            self.count_reordered(packet.frame);
-        }
+        self.count_sighted_late(packet, verdict);
         if sightings.lost.is_some() {
             self.report_between(sequence, PacketRole::Request, packet, scene);
         }

@@ -4,6 +4,7 @@ use super::answers::{Heard, LastAnswer};
 use super::limits::{PSN_JUMP_MAX, RESPONSES_MAX};
 use super::records::RecordFlags;
 use super::{PacketFacts, PacketRole, Requester, RetransmissionCause, Scene, Sink, Verdict};
+use crate::observe::disorder::Lateness;
 use crate::observe::responses::Arrival;
 use crate::observe::timing::TIMEOUT_NANOS_LEAST;
 use crate::wire::aeth::{Answer, Credits};
@@ -16,7 +17,7 @@ enum Place {
     /// Others overtook it, fewer than it and others that are late.
     Late,
     /// Others overtook it, and it counts as out of order.
-    OutOfOrder,
+    OutOfOrder(Lateness),
     /// A response to no request that was captured, or a copy.
     Stray,
     /// The responder repeats all responses to a request, and this is not the first of them.
@@ -68,10 +69,13 @@ impl Requester {
         let has_run = matches!(role_of(packet, info), PacketRole::Response);
         let place =
             if has_run { self.follow_run(sequence, packet, info, scene) } else { Place::Due };
-        let is_late = matches!(place, Place::Late | Place::OutOfOrder);
+        let is_late = matches!(place, Place::Late | Place::OutOfOrder(_));
         if is_late && !packet.sightings.is_delivered {
             verdict.reordered = true;
-            self.count_late(packet.frame, place == Place::OutOfOrder);
+            self.count_late(packet.frame, matches!(place, Place::OutOfOrder(_)));
+            if let Place::OutOfOrder(lateness) = place {
+                self.statistics.lateness.widen(lateness);
+            }
         }
         match (info.operation, answer) {
             (Operation::ReadResponse, _) => {
@@ -96,10 +100,7 @@ impl Requester {
             self.statistics.response_packets -= 1;
             self.count_duplicate(packet.frame);
         }
-        if packet.sightings.is_reordered && !verdict.reordered {
-            verdict.reordered = true;
-            self.count_reordered(packet.frame);
-        }
+        self.count_sighted_late(packet, &mut verdict);
         verdict
     }
 
@@ -138,7 +139,7 @@ impl Requester {
         }
         self.losses.disprove(|loss| loss.is_response_in(sequence..=sequence));
         match arrival {
-            Arrival::Late { is_out_of_order: true } => Place::OutOfOrder,
+            Arrival::Late { is_out_of_order: true, lateness } => Place::OutOfOrder(lateness),
             Arrival::Late { .. } => Place::Late,
             _ => Place::Stray,
         }

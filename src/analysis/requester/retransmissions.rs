@@ -354,6 +354,10 @@ impl Requester {
     ) {
         let is_out_of_order = self.progress.disorder.fall_behind();
         self.count_late(packet.frame, is_out_of_order);
+        if is_out_of_order {
+            let lateness = self.lateness_of(sequence, packet.time.as_nanos());
+            self.statistics.lateness.widen(lateness);
+        }
         self.disprove_loss(sequence);
         if self.progress.records.get(sequence).is_some_and(Record::is_seen) {
             verdict.retransmission = self.recovery.pass_cause;

@@ -78,6 +78,10 @@ impl Requester {
         } else if verdict.reordered {
             let is_out_of_order = self.progress.disorder.fall_behind();
             self.count_late(packet.frame, is_out_of_order);
+            if is_out_of_order {
+                let lateness = self.lateness_of(sequence, packet.time.as_nanos());
+                self.statistics.lateness.widen(lateness);
+            }
         }
     }
 

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 use super::Flow;
 use crate::analysis::limits::VANTAGE_EQUAL_MAX;
+use crate::observe::disorder::Lateness;
 use crate::wire::Gid;
 
 /// One packet seen by one file.
@@ -58,13 +59,13 @@ pub(super) struct Chain {
     pub(super) sightings: Vec<Sighting>,
     /// Whether the network made it.
     pub(super) is_copy: bool,
-    /// Whether it arrived out of order somewhere on its way.
-    pub(super) is_reordered: bool,
+    /// Extent by which it arrived out of order somewhere on its way, if it did.
+    pub(super) reordered: Option<Lateness>,
 }
 
 impl Chain {
     fn begin(seen: Sighting, is_copy: bool) -> Self {
-        Self { sightings: vec![seen], is_copy, is_reordered: false }
+        Self { sightings: vec![seen], is_copy, reordered: None }
     }
 }
 
@@ -116,18 +117,45 @@ fn follow(chains: &mut Vec<Chain>, before: Option<u16>, here: &[Sighting], hop: 
         .collect();
     sent.sort_unstable_by_key(|&(index, _)| index);
     let sent: Vec<Sent> = sent.into_iter().map(|(_, sent)| sent).collect();
-    for (seen, origin) in here.iter().zip(align(&sent, here, hop.spread)) {
+    let origins = align(&sent, here, hop.spread);
+    let places = places_of_arrived(&origins, sent.len());
+    let mut arrived = 0_u64;
+    for (seen, origin) in here.iter().zip(origins) {
         match origin {
-            Origin::Sent(at) => chains[sent[at].chain].sightings.push(*seen),
+            Origin::Sent(at) => {
+                chains[sent[at].chain].sightings.push(*seen);
+                arrived += 1;
+            }
             Origin::Reordered(at) => {
                 let chain = &mut chains[sent[at].chain];
                 chain.sightings.push(*seen);
-                chain.is_reordered = true;
+                let nanos = seen.time.saturating_sub(sent[at].due);
+                let nanos = u64::try_from(nanos).unwrap_or(0);
+                let packets = arrived.abs_diff(places[at]).max(1);
+                chain.reordered.get_or_insert_default().widen(Lateness { packets, nanos });
+                arrived += 1;
             }
             Origin::Copy => chains.push(Chain::begin(*seen, true)),
             Origin::Unseen => chains.push(Chain::begin(*seen, false)),
         }
     }
+}
+
+/// For each packet that was sent, how many of those before it arrived.
+fn places_of_arrived(origins: &[Origin], sent: usize) -> Vec<u64> {
+    let mut has_arrived = vec![false; sent];
+    for origin in origins {
+        if let Origin::Sent(at) | Origin::Reordered(at) = origin {
+            has_arrived[*at] = true;
+        }
+    }
+    let mut before = 0;
+    let place = |has_arrived: &bool| {
+        let place = before;
+        before += u64::from(*has_arrived);
+        place
+    };
+    has_arrived.iter().map(place).collect()
 }
 
 /// Origin of a sighting.

@@ -55,7 +55,7 @@ fn summary(shown: &[Shown]) -> Vec<(u32, u64, &'static str)> {
     let word = |sightings: &Sightings| match sightings {
         Sightings { lost: Some(_), .. } => "lost",
         Sightings { is_copy: true, .. } => "copy",
-        Sightings { is_reordered: true, .. } => "reordered",
+        Sightings { reordered: Some(_), .. } => "reordered",
         Sightings { is_delivered: true, .. } => "delivered",
         _ => "unknown",
     };
@@ -169,7 +169,7 @@ fn packet_that_is_overtaken_and_one_that_is_late_are_told() {
     }
     let (shown, report) = run(2, all);
     let overtaken: Vec<_> =
-        shown.iter().filter(|shown| shown.facts.sightings.is_reordered).collect();
+        shown.iter().filter(|shown| shown.facts.sightings.reordered.is_some()).collect();
     assert_eq!(overtaken.iter().map(|shown| shown.facts.psn.get()).collect::<Vec<_>>(), [4]);
     assert_eq!(report.transits[0].delayed, 1);
     assert_eq!(report.transits[0].delays[0].frames, [1_004_000, 1_154_000]);
