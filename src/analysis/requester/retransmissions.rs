@@ -60,15 +60,16 @@ impl Requester {
             let cause = self.cause_of(&trigger, record, now);
             return Repeat::Rewind(cause, Some(trigger));
         }
-        if let Some(nak) =
-            self.recovery.nak_of(sequence, self.progress.unacked, now).filter(|_| !is_copy)
-        {
+        let least = self.round_trip.timeout_least();
+        // What it transmitted since the NAK has timed out.
+        let is_over = |nak: &Trigger| record.time > nak.time && elapsed >= least;
+        let nak = self.recovery.nak_of(sequence, self.progress.unacked, now);
+        if let Some(nak) = nak.filter(|nak| !is_copy && !is_over(nak)) {
             return Repeat::Rewind(nak.cause, Some(nak));
         }
         if !is_copy && self.is_overtaken_behind(sequence, record.time, now) {
             return Repeat::Rewind(RetransmissionCause::ImpliedNak, None);
         }
-        let least = self.round_trip.timeout_least();
         let in_this_pass = record.is_seen()
             && (record.pass == self.recovery.pass || sequence < self.recovery.pass_start);
         // Several capture points tell that it is neither late nor a copy.

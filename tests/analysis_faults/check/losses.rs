@@ -21,12 +21,16 @@ impl Check<'_> {
         }
         for (number, notes) in &told {
             let count = notes.len();
-            let most = self
-                .truth
-                .transmissions
-                .get(*number)
-                .map_or(usize::MAX, |packet| packet.psns as usize);
-            if count > most && !self.is_request_lost_since(*number, &notes[most..]) {
+            // A note is taken for one of the last transmission that it can be of.
+            let is_untold = |(other, packet): &(usize, &Transmission), of: &Transmission| {
+                let is_same = packet.is_alike(of) && packet.sequence == of.sequence;
+                is_same && packet.stopped().is_some() && !told.contains_key(other)
+            };
+            let most = self.truth.transmissions.get(*number).map_or(usize::MAX, |packet| {
+                let all = self.truth.transmissions.iter().enumerate().take(*number);
+                packet.psns as usize + all.filter(|other| is_untold(other, packet)).count()
+            });
+            if count > most && !self.is_request_lost(*number, &notes[most..]) {
                 let packet = self.words(&self.truth.transmissions[*number]);
                 self.say(format!("loss of {packet} is told {count} times"));
             }
@@ -59,15 +63,15 @@ impl Check<'_> {
             .map(|(_, (same, _))| same)
     }
 
-    /// Whether, for each of these notes about the loss of a response, the request for it was lost
-    /// since, before the proof: the analysis may take the request for the response of a round trip
+    /// Whether, for each of these notes about the loss of a response, a request for it was lost
+    /// before the proof: the analysis may take the request for the response of a round trip
     /// if the loss is only likely.
-    fn is_request_lost_since(&self, number: usize, notes: &[&LossNote]) -> bool {
+    fn is_request_lost(&self, number: usize, notes: &[&LossNote]) -> bool {
         let response = &self.truth.transmissions[number];
         let is = notes.iter().all(|note| {
             let proof = self.seen.frame(note.proof).1.transmission;
-            let between = self.truth.transmissions.iter().take(proof).skip(number + 1);
-            let mut requests = between.filter(|other| {
+            let before = self.truth.transmissions.iter().take(proof);
+            let mut requests = before.filter(|other| {
                 (other.connection, other.sender) == (response.connection, 1 - response.sender)
             });
             note.certainty == Certainty::Likely

@@ -52,6 +52,7 @@ impl Check<'_> {
                 if note.reordered != is_late
                     && !self.cannot_tell_order(number, is_late)
                     && !(is_late && self.is_msn_equal(number, frame))
+                    && !(note.reordered && self.is_overtaken_by_others(number))
                 {
                     say.push(format!("reordered {} and not {is_late}", note.reordered));
                 }
@@ -139,6 +140,26 @@ impl Check<'_> {
             }
         };
         self.is_overtaken_at(number, point)
+    }
+
+    /// Whether packets of the other PSN space of the sender overtook a packet, or it overtook them:
+    /// only several points tell.
+    fn is_overtaken_by_others(&self, number: usize) -> bool {
+        let packet = &self.truth.transmissions[number];
+        let is_out_of_order = |point: usize| {
+            let captured = &self.truth.captured[point];
+            let Some(at) = captured.iter().position(|seen| seen.transmission == number) else {
+                return false;
+            };
+            captured.iter().enumerate().any(|(other_at, seen)| {
+                let other = &self.truth.transmissions[seen.transmission];
+                (other.connection, other.sender) == (packet.connection, packet.sender)
+                    && (other_at < at) != (seen.transmission < number)
+                    && seen.transmission != number
+            })
+        };
+        let is = self.is_merged() && self.seen.points.iter().any(|&point| is_out_of_order(point));
+        self.excuse("order: packets of the other PSN space", is)
     }
 
     /// Whether a point saw a packet that was sent later earlier.
