@@ -7,12 +7,12 @@ set -eu
 roce=$1
 work=$(mktemp -d)
 cd "$work"
-trap 'status=$?; [ $status = 0 ] || { echo "FAILED: $doing"; cat "$work/server" "$work/client" 2>/dev/null; }; exit $status' EXIT
+trap 'status=$?; [ $status = 0 ] || { echo "FAILED: $doing"; cat "$work/refused" "$work/server" "$work/client" 2>/dev/null; }; exit $status' EXIT
 
 # pair NAME SERVER -- CLIENT: two programs on one host, the client when the server listens.
 pair() {
     doing=$1
-    : >"$work/server"
+    : >"$work/server" >"$work/refused"
     sh -c "exec $roce run --quiet -- $2" >"$work/server" 2>&1 &
     server=$!
     tries=0
@@ -23,6 +23,7 @@ pair() {
     done
     tries=0
     until sh -c "$roce run --quiet -- $3" >"$work/client" 2>&1; do
+        cat "$work/client" >>"$work/refused"
         tries=$((tries + 1))
         [ $tries -lt 30 ] || return 1
         sleep 0.2
