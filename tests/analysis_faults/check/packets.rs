@@ -49,11 +49,12 @@ impl Check<'_> {
             }
             if !is_copy {
                 let is_late = self.is_reordered(number, frame);
-                if note.reordered != is_late
-                    && !self.cannot_tell_order(number, is_late)
-                    && !(is_late && self.is_msn_equal(number, frame))
-                    && !(note.reordered && self.is_overtaken_by_others(number))
-                {
+                let may_differ = || {
+                    self.cannot_tell_order(number, is_late)
+                        || is_late && self.is_msn_equal(number, frame)
+                        || note.reordered && self.is_overtaken_by_others(number)
+                };
+                if note.reordered != is_late && !may_differ() {
                     say.push(format!("reordered {} and not {is_late}", note.reordered));
                 }
             }
