@@ -5,16 +5,6 @@
 //! have one encoding. A protocol puts in what must not be exchanged: its own name and version, the
 //! role of the side that proves, both addresses, both nonces and what is asked for. A proof that is
 //! relayed to another peer, or replayed, fails then.
-//!
-//! ```
-//! use roce::proof::Proof;
-//!
-//! let secret = b"correct horse battery staple";
-//! let proof = |nonce: &[u8]| Proof::new(secret, "example 1").field("role", b"client").field("nonce", nonce);
-//! let tag = proof(b"fresh").tag();
-//! assert!(proof(b"fresh").verify(&tag));
-//! assert!(!proof(b"other").verify(&tag));
-//! ```
 #![forbid(unsafe_code)]
 
 use hmac::{Hmac, KeyInit, Mac};
