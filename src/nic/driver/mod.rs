@@ -21,14 +21,12 @@ mod polls;
 mod signals;
 mod word;
 
-#[cfg(all(test, loom))]
-mod loom_tests;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 use self::poller::CHECK_INTERVAL_MAX;
 use self::poller::PollerState;
 pub(super) use self::poller::{STEADY, STEADY_AGAIN};
@@ -49,7 +47,7 @@ const AWAY: Duration = Duration::from_millis(5);
 
 /// Maximum time that packets and deferred TX wait for a poller that does not poll any more: a check
 /// interval, then the time to listen, then the courtesy before it receives and before it transmits.
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 const UNATTENDED_MAX: Duration =
     CHECK_INTERVAL_MAX.saturating_add(RECENT).saturating_add(COURTESY).saturating_add(COURTESY);
 

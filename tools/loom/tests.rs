@@ -1,7 +1,6 @@
 //! The shared word under the C11 memory model: every interleaving of two or three threads.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --lib --target-dir target/loom loom_tests`. The numbers are
-//! those of the [word's](super::word) reasons why no wake-up is lost.
+//! The numbers are those of the [word's](super::word) reasons why no wake-up is lost.
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
