@@ -97,15 +97,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Returns what to try after the demo.
 fn next_steps(capture: Option<&Path>) -> String {
-    let capture = capture.map_or_else(
-        || "roce demo --pcap demo.pcapng && roce flows demo.pcapng".to_owned(),
-        |path| format!("roce flows {}", path.display()),
-    );
-    format!(
-        "Next:\n  roce run -- ibv_devinfo            your own verbs programs on such NICs; `roce help run`\n  \
-         {capture:34} connections, losses and their causes\n  \
-         roce doctor                        what this machine can do"
-    )
+    let flows = capture.map(|path| format!("roce flows {}", path.display()));
+    let capture = match &flows {
+        Some(flows) => (&**flows, "connections, losses and their causes"),
+        None => ("roce demo --pcap demo.pcapng", "all of this as a capture, for `roce flows`"),
+    };
+    let steps = [
+        ("roce run -- ibv_devinfo", "your own verbs programs on such NICs"),
+        capture,
+        ("roce doctor", "what this machine can do"),
+    ];
+    let width = steps.iter().map(|(command, _)| command.len()).max().unwrap_or(0);
+    let line = |(command, what): &(&str, &str)| format!("\n  {command:width$}  {what}");
+    format!("Next:{}", steps.iter().map(line).collect::<String>())
 }
 
 /// Lets two soft NICs do some scenes without a word: small messages, and large ones both ways.
