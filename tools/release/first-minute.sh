@@ -28,7 +28,8 @@ pair() {
         [ $tries -lt 30 ] || return 1
         sleep 0.2
     done
-    wait $server
+    # The threads of rping race at its end: one may find the channel closed that the other closed.
+    wait $server || [ "$doing" = rping ]
 }
 
 doing=version
@@ -40,8 +41,8 @@ grep -A1 '#bytes' "$work/client"
 [ -z "${FIRST_TABLE:-}" ] || cat /proc/uptime >"$FIRST_TABLE"
 pair ibv_rc_pingpong "ibv_rc_pingpong -g 0" "ibv_rc_pingpong -g 0 localhost"
 tail -1 "$work/client"
-pair rping "rping -s -a 127.0.0.1 -C 3" "rping -c -a 127.0.0.1 -C 3 -v"
-grep -c 'ping data: rdma-ping' "$work/client"
+pair rping "rping -s -a 127.0.0.1 -C 3" "rping -c -a 127.0.0.1 -C 3 -v | grep 'ping data: rdma-ping'"
+[ "$(grep -c 'ping data' "$work/client")" = 3 ]
 doing=demo
 $roce demo --pcap demo.pcapng >demo.txt
 tail -5 demo.txt
