@@ -137,7 +137,7 @@ pub struct Direction {
     pub not_captured: u64,
     /// Packets that arrived out of order: the fewest that explain the order of all.
     pub reordered: u64,
-    /// Greatest extent of those, in packets and in time.
+    /// Greatest lateness of these packets.
     pub lateness: Lateness,
     /// NAKs by code, in the order of the codes: PSN sequence error, invalid request, remote access
     /// error, remote operational error, invalid RD request.

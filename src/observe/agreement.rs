@@ -71,7 +71,8 @@ pub(crate) struct NewQp {
     pub(crate) host: Gid,
     pub(crate) peer: Gid,
     pub(crate) qpn: u32,
-    /// Frame of the REQ: packets behind it may be of the new connection, also before the REP.
+    /// Frame of the REQ. The network may deliver packets of the new connection before the REP, but
+    /// none before the REQ was sent.
     pub(crate) request_frame: u64,
 }
 

@@ -2,18 +2,19 @@
 
 use serde::Serialize;
 
-/// Extent of a reordering: how far a packet came behind those that were sent after it.
+/// Extent of the reordering of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Lateness {
-    /// Packets between its place in the order of sending and its place in that of arrival.
+    /// Difference of its positions in the order of transmission and in that of arrival.
     pub packets: u64,
-    /// Nanoseconds that it came later than the packet that first overtook it.
+    /// Nanoseconds from the time when it was due, or from the arrival of the first packet that
+    /// overtook it, to its own arrival.
     pub nanos: u64,
 }
 
 impl Lateness {
-    /// Takes the greater of the two extents, each by itself.
+    /// Raises both extents to those of another packet, where these are greater.
     pub(crate) fn widen(&mut self, other: Self) {
         self.packets = self.packets.max(other.packets);
         self.nanos = self.nanos.max(other.nanos);

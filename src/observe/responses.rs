@@ -61,11 +61,11 @@ pub(crate) enum Arrival {
     Stray,
 }
 
-/// A response that did not come before a later one.
+/// A response that a later one overtook, or that was lost.
 #[derive(Clone, Copy, Debug)]
 struct Skipped {
     sequence: u64,
-    /// Time of the later one, less the time that an answer takes.
+    /// Arrival of the later one, less the shortest round-trip time.
     time: u64,
 }
 
@@ -195,7 +195,7 @@ impl ResponseRuns {
     /// Returns the responses of the current run that did not come, if their number is known.
     fn rest(&self) -> Range<u64> {
         let Some((run, next)) = self.current.filter(|(run, _)| run.is_sized) else { return 0..0 };
-        // The path MTU may tell that it has fewer responses than came.
+        // By the path MTU the run may have fewer responses than arrived.
         next..run.end.max(next)
     }
 
@@ -238,7 +238,7 @@ impl ResponseRuns {
     }
 }
 
-/// Takes a response that was missing.
+/// Removes a response from those that are missing.
 fn take(missing: &mut VecDeque<Skipped>, sequence: u64) -> Option<Skipped> {
     let at = missing.iter().position(|missing| missing.sequence == sequence)?;
     missing.remove(at)
@@ -279,7 +279,7 @@ mod tests {
         }
     }
 
-    /// Number of packets that a response comes behind its place.
+    /// Lateness of a response in packets.
     fn late_by(arrival: Arrival) -> u64 {
         match arrival {
             Arrival::Late { is_out_of_order: true, lateness } => lateness.packets,

@@ -88,14 +88,15 @@ impl Requester {
 
     /// Counts a packet that arrived after one that was sent later.
     pub(super) fn count_reordered(&mut self, frame: u64) {
-        self.count_late(frame, true);
+        self.count_late(frame, Some(Lateness::default()));
     }
 
     /// Notes a packet that arrived after one that was sent later, and counts it unless those that
     /// overtook it are the ones out of order.
-    pub(super) fn count_late(&mut self, frame: u64, is_out_of_order: bool) {
+    pub(super) fn count_late(&mut self, frame: u64, out_of_order: Option<Lateness>) {
         self.losses.note_late();
-        if is_out_of_order {
+        if let Some(lateness) = out_of_order {
+            self.statistics.lateness.widen(lateness);
             self.statistics.reordered += 1;
             self.evidence().reordered.push(frame);
         }
@@ -104,13 +105,14 @@ impl Requester {
     /// Counts a packet that several capture points saw out of order, unless it is counted.
     pub(super) fn count_sighted_late(&mut self, packet: &PacketFacts, verdict: &mut Verdict) {
         let Some(lateness) = packet.sightings.reordered else { return };
-        self.statistics.lateness.widen(lateness);
-        if !core::mem::replace(&mut verdict.reordered, true) {
-            self.count_reordered(packet.frame);
+        if core::mem::replace(&mut verdict.reordered, true) {
+            self.statistics.lateness.widen(lateness);
+        } else {
+            self.count_late(packet.frame, Some(lateness));
         }
     }
 
-    /// Extent by which a request that was missing came late at `now`.
+    /// Returns the lateness of a request that was missing and arrives at `now`.
     pub(super) fn lateness_of(&self, sequence: u64, now: u64) -> Lateness {
         let records = &self.progress.records;
         let missed = records.get(sequence).map_or(now, |record| record.time);

@@ -269,11 +269,8 @@ impl Requester {
             }
             self.disprove_loss(sequence);
             let is_out_of_order = is_forward || self.progress.disorder.fall_behind();
-            self.count_late(frame, is_out_of_order);
-            if is_out_of_order {
-                let lateness = self.lateness_of(sequence, tentative.time);
-                self.statistics.lateness.widen(lateness);
-            }
+            let lateness = is_out_of_order.then(|| self.lateness_of(sequence, tentative.time));
+            self.count_late(frame, lateness);
         }
     }
 

@@ -72,10 +72,11 @@ impl Requester {
         let is_late = matches!(place, Place::Late | Place::OutOfOrder(_));
         if is_late && !packet.sightings.is_delivered {
             verdict.reordered = true;
-            self.count_late(packet.frame, matches!(place, Place::OutOfOrder(_)));
-            if let Place::OutOfOrder(lateness) = place {
-                self.statistics.lateness.widen(lateness);
-            }
+            let lateness = match place {
+                Place::OutOfOrder(lateness) => Some(lateness),
+                _ => None,
+            };
+            self.count_late(packet.frame, lateness);
         }
         match (info.operation, answer) {
             (Operation::ReadResponse, _) => {

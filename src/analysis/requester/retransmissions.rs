@@ -61,7 +61,7 @@ impl Requester {
             return Repeat::Rewind(cause, Some(trigger));
         }
         let least = self.round_trip.timeout_least();
-        // What it transmitted since the NAK has timed out.
+        // The requester went back for the NAK, and that transmission timed out.
         let is_over = |nak: &Trigger| record.time > nak.time && elapsed >= least;
         let nak = self.recovery.nak_of(sequence, self.progress.unacked, now);
         if let Some(nak) = nak.filter(|nak| !is_copy && !is_over(nak)) {
@@ -354,11 +354,8 @@ impl Requester {
         packet: &PacketFacts,
     ) {
         let is_out_of_order = self.progress.disorder.fall_behind();
-        self.count_late(packet.frame, is_out_of_order);
-        if is_out_of_order {
-            let lateness = self.lateness_of(sequence, packet.time.as_nanos());
-            self.statistics.lateness.widen(lateness);
-        }
+        let lateness = is_out_of_order.then(|| self.lateness_of(sequence, packet.time.as_nanos()));
+        self.count_late(packet.frame, lateness);
         self.disprove_loss(sequence);
         if self.progress.records.get(sequence).is_some_and(Record::is_seen) {
             verdict.retransmission = self.recovery.pass_cause;

@@ -77,11 +77,9 @@ impl Requester {
             self.count_duplicate(packet.frame);
         } else if verdict.reordered {
             let is_out_of_order = self.progress.disorder.fall_behind();
-            self.count_late(packet.frame, is_out_of_order);
-            if is_out_of_order {
-                let lateness = self.lateness_of(sequence, packet.time.as_nanos());
-                self.statistics.lateness.widen(lateness);
-            }
+            let lateness =
+                is_out_of_order.then(|| self.lateness_of(sequence, packet.time.as_nanos()));
+            self.count_late(packet.frame, lateness);
         }
     }
 

@@ -141,7 +141,7 @@ fn follow(chains: &mut Vec<Chain>, before: Option<u16>, here: &[Sighting], hop: 
     }
 }
 
-/// For each packet that was sent, how many of those before it arrived.
+/// Returns for each packet that was sent the number of earlier ones that arrived.
 fn places_of_arrived(origins: &[Origin], sent: usize) -> Vec<u64> {
     let mut has_arrived = vec![false; sent];
     for origin in origins {

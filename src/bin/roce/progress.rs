@@ -23,7 +23,7 @@ pub(crate) fn can_draw() -> bool {
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
-    /// When the reading began, if there is a place for a bar.
+    /// Time when the reading began; `None` if no bar is to be shown.
     began: Option<Instant>,
     is_shown: AtomicBool,
 }

@@ -1,4 +1,4 @@
-//! Messages that a requester began, and how many more the responder has room for.
+//! End-to-end credits: the messages of a requester, and the limit that its responder sets.
 
 use crate::wire::Msn;
 
@@ -15,7 +15,7 @@ pub(super) struct Credits {
     offset: Option<u32>,
     /// Last message that may be begun, by the count kept here.
     limit: Option<u32>,
-    /// Time when the responder first told of a limit.
+    /// Time when the responder first set a limit.
     since: u64,
     /// The responder does not count, or its counts contradict each other.
     is_unlimited: bool,
@@ -30,7 +30,7 @@ pub(super) struct MessageNumber {
 }
 
 impl Credits {
-    /// The message that began last.
+    /// The last message that was begun.
     pub(super) fn last(&self) -> MessageNumber {
         MessageNumber { number: self.begun, without_receive: self.without_receive }
     }
@@ -45,22 +45,21 @@ impl Credits {
         self.begun
     }
 
-    /// The last packet of a WRITE tells that it takes a receive.
+    /// Counts the last message as one that takes a receive: a WRITE shows that in its last packet.
     pub(super) fn take_receive(&mut self) {
         self.without_receive = self.without_receive.saturating_sub(1);
         self.limit = self.limit.map(|limit| limit.saturating_sub(1));
     }
 
-    /// Last message that may be begun, and when the responder first told of a limit; nothing if it
-    /// sets none.
+    /// Number of the last message that may be begun, and the time when the responder first set a
+    /// limit; `None` if it sets none.
     pub(super) fn limit(&self) -> Option<(u32, u64)> {
         let limit = self.limit.filter(|_| !self.is_unlimited)?;
         Some((limit, self.since))
     }
 
-    /// Takes the number of messages that the responder has room for, if it counts, from an
-    /// acknowledgement. `message` is that of the packet that it names, and `is_open` whether that
-    /// goes on behind the packet.
+    /// Takes the credits of an acknowledgement; `None`: the responder gives no credits. `message`
+    /// is the message of the acknowledged packet, and whether later packets belong to it.
     pub(super) fn acknowledge(
         &mut self,
         message: Option<(MessageNumber, bool)>,

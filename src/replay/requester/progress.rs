@@ -1,4 +1,4 @@
-//! How far the requests of one requester are acknowledged and answered.
+//! Progress of one requester: the requests that are acknowledged and answered.
 
 use std::collections::VecDeque;
 
@@ -7,32 +7,32 @@ use super::limits::REACTION_NANOS;
 /// Maximum number of recent advances.
 const RECENT_MAX: usize = 256;
 
-/// An advance that is so recent that the requester may not know of it.
+/// An advance of `sure` that the requester may not have handled yet.
 #[derive(Clone, Copy, Debug)]
 struct Advance {
     time: u64,
-    /// First sequence number that was not done before.
+    /// Value of `sure` before it.
     before: u64,
 }
 
-/// Acknowledgements and responses to one requester.
+/// Sequence numbers up to which requests are acknowledged and answered.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// Behind the highest sequence number that the responder acknowledged in any way.
+    /// Sequence number behind the highest that an ACK, a NAK or a response acknowledged.
     acknowledged: u64,
-    /// `acknowledged` without what a response acknowledged behind a missing response to a READ or
-    /// ATOMIC: a requester may count that or not.
+    /// The same without responses that passed a missing response to a READ or ATOMIC. A requester
+    /// may take these for acknowledgements or not.
     counted: u64,
-    /// First sequence number that the requester cannot take as done: before it all is acknowledged
-    /// and answered.
+    /// First sequence number that is unacknowledged, or whose response is missing.
     una: u64,
-    /// `una` by `counted`.
+    /// The lesser of `una` and `counted`: every requester takes what is before it for completed.
     sure: u64,
     recent: VecDeque<Advance>,
-    /// Time and frame of the last response that brought something new.
+    /// Time and frame of the last response that acknowledged something new, or had new data.
     last_time: u64,
     last_frame: u64,
-    /// Longest time for which it waited for an acknowledgement without a retransmission.
+    /// Longest time from a transmission to its acknowledgement, of packets that were transmitted
+    /// once.
     waited: u64,
 }
 
@@ -43,39 +43,40 @@ impl Progress {
         *self = Self { acknowledged, counted, una, sure, ..Self::default() };
     }
 
-    /// Behind the highest sequence number that the responder acknowledged in any way.
+    /// Sequence number behind the highest that was acknowledged.
     pub(super) fn acknowledged(&self) -> u64 {
         self.acknowledged
     }
 
-    /// First sequence number that the requester cannot take as done.
+    /// First sequence number that is unacknowledged, or whose response is missing.
     pub(super) fn una(&self) -> u64 {
         self.una
     }
 
-    /// Frame of the last response that brought something new.
+    /// Frame of the last response that acknowledged something new, or had new data.
     pub(super) fn last_frame(&self) -> u64 {
         self.last_frame
     }
 
-    /// Longest time for which it waited for an acknowledgement without a retransmission.
+    /// Longest time from a transmission to its acknowledgement.
     pub(super) fn waited(&self) -> u64 {
         self.waited
     }
 
-    /// Takes an acknowledgement of all before `until`, which passed a missing response.
+    /// Takes an acknowledgement of all sequence numbers before `until`. `passed` is the sequence
+    /// number of the missing response that it passed, if it did.
     pub(super) fn acknowledge(&mut self, until: u64, passed: Option<u64>) {
         self.acknowledged = self.acknowledged.max(until);
         self.counted = self.counted.max(passed.map_or(until, |passed| until.min(passed)));
     }
 
-    /// Notes a response that brought something new.
+    /// Notes a response that acknowledged something new, or had new data.
     pub(super) fn note(&mut self, time: u64, frame: u64) {
         (self.last_time, self.last_frame) = (time, frame);
     }
 
-    /// All before `una` is done. `sent`: time when the first packet that was not was transmitted,
-    /// if that was once. Returns whether this is more than before.
+    /// Advances to `una`. `sent` is the time when the packet at the previous value was transmitted,
+    /// if that was once. Returns whether `una` increased.
     pub(super) fn advance(&mut self, una: u64, sent: Option<u64>, now: u64, frame: u64) -> bool {
         self.advance_sure(now, una.min(self.counted));
         if una <= self.una {
@@ -89,7 +90,7 @@ impl Progress {
         true
     }
 
-    /// The requester must count all before this as done, once it has handled the response.
+    /// Advances `sure`, and remembers the advance until the requester must have handled it.
     fn advance_sure(&mut self, now: u64, sure: u64) {
         if sure <= self.sure {
             return;
@@ -104,16 +105,16 @@ impl Progress {
         self.sure = sure;
     }
 
-    /// Up to where the requester must know that all is done, at a time.
+    /// Returns the value of `sure` that the requester must know of at `now`.
     pub(super) fn settled(&self, now: u64) -> u64 {
         let mut unknown = self.recent.iter();
         let first = unknown.find(|it| it.time.saturating_add(REACTION_NANOS) > now);
         first.map_or(self.sure, |it| it.before)
     }
 
-    /// Whether a request, with the sequence numbers of `range`, is the first that no response
-    /// counts: a requester begins with it that was told to go back, and then that what it was told
-    /// to go back to is done.
+    /// Whether the packet with the sequence numbers of `range` is the first that is not completed
+    /// for sure. A requester goes back to it if a NAK names an earlier packet, and that packet is
+    /// acknowledged before the requester retransmits.
     pub(super) fn is_start(&self, sequence: u64, range: core::ops::Range<u64>) -> bool {
         sequence <= self.sure || range.contains(&self.sure)
     }

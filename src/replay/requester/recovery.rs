@@ -1,10 +1,11 @@
-//! Responses that let a requester go back, and how often it did.
+//! Recovery of one requester: the responses that permit a rewind, and its rewinds.
 
 use super::limits::REACTION_NANOS;
 use super::record::Record;
 use crate::observe::transmissions::Spanning;
 
-/// A NAK with the code PSN sequence error, or a response behind one that is missing.
+/// A response that permits a rewind: a NAK with the code PSN sequence error, or a response that
+/// passed a missing one and so implies a NAK.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trigger {
     /// First and last sequence number that the requester may go back to.
@@ -12,7 +13,7 @@ pub(super) struct Trigger {
     pub(super) until: u64,
     pub(super) time: u64,
     pub(super) frame: u64,
-    /// The requester went back.
+    /// Whether the requester went back since.
     pub(super) is_served: bool,
 }
 
@@ -21,7 +22,7 @@ impl Trigger {
         (self.from..=self.until).contains(&sequence)
     }
 
-    /// Whether it was captured so recently that the requester may not have handled it yet.
+    /// Whether the requester may not have handled it yet.
     fn is_recent(&self, now: u64) -> bool {
         now <= self.time.saturating_add(REACTION_NANOS)
     }
@@ -37,11 +38,12 @@ pub(super) struct Rnr {
     pub(super) timer: u64,
 }
 
-/// The last response of a kind. The requester may react to it before it handles what settles it.
+/// The last response of a kind. A requester may react to one for which the acknowledgement was
+/// captured, but not handled yet.
 #[derive(Clone, Copy, Debug)]
 struct Latest<T> {
     open: Option<T>,
-    /// The last one of what is done by now.
+    /// The last one that names a packet which is acknowledged by now.
     settled: Option<T>,
 }
 
@@ -63,16 +65,16 @@ pub(super) enum Cause {
     Rnr,
     /// NAK, missing response, or timeout.
     Loss,
-    /// One of the two.
+    /// Any of these.
     Unknown,
 }
 
-/// Rewinds without progress.
+/// Rewinds since the last progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Attempts {
     pub(super) losses: u32,
     pub(super) rnrs: u32,
-    /// First sequence number that was not acknowledged then, and where it went back to first.
+    /// First unacknowledged sequence number at the first of them, and where that went back to.
     una: u64,
     start: u64,
 }
@@ -80,15 +82,14 @@ pub(super) struct Attempts {
 /// Rewinds of one requester.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
-    /// Number of times that the requester went back; where to, and when.
+    /// Number of rewinds; sequence number and time of the last one.
     pass: u32,
     start: u64,
     time: u64,
     /// Sequence number that it sends next, unless it goes back.
     cursor: u64,
     nak: Latest<Trigger>,
-    /// A response behind one that is missing. What passed a missing response counts nothing, so
-    /// the requester may still go back to the first request that no response counts.
+    /// The last response that implies a NAK (§9.7.5.1.1).
     implied: Latest<Trigger>,
     rnr: Latest<Rnr>,
     attempts: Attempts,
@@ -111,18 +112,18 @@ impl Recovery {
         self.cursor = cursor;
     }
 
-    /// Number of times that the requester went back.
+    /// Number of rewinds.
     pub(super) fn pass(&self) -> u32 {
         self.pass
     }
 
-    /// Whether a packet of this pass was overtaken by others of it.
+    /// Whether a packet that is not yet seen in this pass is within it: later ones overtook it.
     pub(super) fn is_overtaken(&self, sequence: u64, record: &Record) -> bool {
         record.pass != self.pass && sequence >= self.start
     }
 
-    /// Whether a packet may have begun this pass, and was overtaken by the others: the pass began
-    /// no longer than `nanos` ago.
+    /// Whether a packet before this pass may be its first, which later ones overtook: the pass is
+    /// no older than `nanos`.
     pub(super) fn may_have_begun(&self, record: &Record, now: u64, nanos: u64) -> bool {
         record.pass != self.pass && self.pass > 0 && now.saturating_sub(self.time) <= nanos
     }
@@ -132,12 +133,12 @@ impl Recovery {
         if self.nak.open.is_some_and(|known| known.from == nak.from && !known.is_served) {
             return;
         }
-        // One that names an earlier packet is settled, and may be acted on first.
+        // This NAK acknowledges what an earlier one named; the requester may react to both.
         self.nak.settle(|known| known.until < nak.from);
         self.nak.open = Some(nak);
     }
 
-    /// Takes a response behind one that is missing.
+    /// Takes a response that implies a NAK.
     pub(super) fn handle_overtaken(&mut self, implied: Trigger) {
         let range = (implied.from, implied.until);
         if !self.implied.open.is_some_and(|it| (it.from, it.until) == range && !it.is_served) {
@@ -145,8 +146,8 @@ impl Recovery {
         }
     }
 
-    /// Takes an RNR NAK of a packet that was transmitted last at `sent`: while it waits, a
-    /// requester ignores further ones.
+    /// Takes an RNR NAK of a packet that was transmitted last at `sent`. While its RNR timer runs,
+    /// a requester ignores further ones.
     pub(super) fn handle_rnr(&mut self, rnr: Rnr, sent: u64) {
         let is_waiting = |known: Rnr| known.sequence == rnr.sequence && sent <= known.time;
         if !self.rnr.open.is_some_and(is_waiting) {
@@ -154,19 +155,19 @@ impl Recovery {
         }
     }
 
-    /// All before `una` is done, however that came.
+    /// Settles the responses that name packets before `una`.
     pub(super) fn settle(&mut self, una: u64) {
         self.nak.settle(|nak| nak.until < una);
         self.implied.settle(|implied| implied.until < una);
         self.rnr.settle(|rnr| rnr.sequence < una);
     }
 
-    /// The NAK that the requester has not acted on.
+    /// The last NAK, if the requester did not go back since.
     pub(super) fn unserved_nak(&self) -> Option<Trigger> {
         self.nak.open.filter(|nak| !nak.is_served)
     }
 
-    /// Whether a NAK names the packet at a sequence number.
+    /// Whether the last NAK names a sequence number.
     pub(super) fn is_named(&self, sequence: u64) -> bool {
         self.nak.open.is_some_and(|nak| nak.from == sequence)
     }
@@ -194,16 +195,16 @@ impl Recovery {
         self.triggers().any(|trigger| trigger.from < sequence)
     }
 
-    /// Whether the requester goes back for a NAK of what is done by now, or for the one that came
-    /// soon after it: it goes back for each.
+    /// Whether a rewind is the reaction to a NAK that was settled shortly before, or to the NAK
+    /// that settled it: a requester may go back for each.
     pub(super) fn is_reaction(&self, sequence: u64, now: u64) -> bool {
         let recent = |nak: Option<Trigger>| nak.filter(|nak| nak.is_recent(now));
         let naks = [recent(self.nak.settled), recent(self.nak.open)];
         naks[0].is_some() && naks.iter().flatten().any(|nak| nak.contains(sequence))
     }
 
-    /// Whether a NAK, or a missing response, of what is done by now lets the requester go back to
-    /// a packet behind it.
+    /// Whether a NAK, real or implied, that was settled shortly before permits a rewind to a packet
+    /// behind the one that it names.
     pub(super) fn has_settled_cause(&self, sequence: u64, record: &Record, now: u64) -> bool {
         [self.nak.settled, self.implied.settled]
             .iter()
@@ -218,13 +219,13 @@ impl Recovery {
         })
     }
 
-    /// The RNR NAK of what is done by now, whose timer the requester may wait for before it goes
-    /// on with a packet behind it.
+    /// The settled RNR NAK whose timer the requester may wait for before it retransmits a packet
+    /// behind the one that was refused.
     pub(super) fn settled_rnr_of(&self, sequence: u64, record: &Record) -> Option<Rnr> {
         self.rnr.settled.filter(|rnr| rnr.sequence <= sequence && record.time <= rnr.time)
     }
 
-    /// The requester went back to a packet.
+    /// Takes a rewind to a packet.
     pub(super) fn go_back(&mut self, sequence: u64, record: &Record, now: u64) {
         self.pass = self.pass.wrapping_add(1);
         (self.start, self.time) = (sequence, now);
@@ -233,9 +234,9 @@ impl Recovery {
         }
     }
 
-    /// Counts a rewind to a sequence number. Returns those without progress.
+    /// Counts a rewind to a sequence number. Returns the rewinds since the last progress.
     pub(super) fn count(&mut self, cause: Cause, sequence: u64, una: u64) -> Attempts {
-        // That it goes back less far shows progress, too.
+        // A rewind to a later packet shows progress, too.
         if self.attempts.una != una || sequence > self.attempts.start {
             self.attempts = Attempts { una, start: sequence, ..Attempts::default() };
         }
@@ -244,7 +245,7 @@ impl Recovery {
         self.attempts
     }
 
-    /// Whether it went back for a loss since the last progress.
+    /// Whether the requester went back for a loss since the last progress.
     pub(super) fn is_retrying(&self, una: u64) -> bool {
         self.attempts.losses > 0 && self.attempts.una == una
     }

@@ -334,7 +334,7 @@ impl Requester {
         broken
     }
 
-    /// Checks how often it went back without progress.
+    /// Checks the number of rewinds since the last progress against the retry counts.
     fn check_attempts(&self, cause: Cause, attempts: Attempts) -> Option<Break> {
         let (rule, count, most, kind) = match cause {
             Cause::Unknown => return None,

@@ -128,7 +128,7 @@ impl Requester {
         }
     }
 
-    /// Works out anew after a response what is done.
+    /// Advances the progress after a response.
     pub(super) fn advance(&mut self, now: u64, frame: u64) {
         let (before, mut una) = (self.progress.una(), self.progress.acknowledged());
         // Elsewhere the capture may miss responses that reached it.

@@ -54,7 +54,7 @@ pub(super) fn undecided(why: Undecided) -> Option<Verdict> {
     Some(Verdict::Undecided(why))
 }
 
-/// An acknowledgement or NAK follows the request that it answers sooner than this.
+/// Maximum time from a request to its acknowledgement or NAK at the capture point.
 const ANSWER_NANOS_MAX: u64 = 100_000;
 
 impl Track {
@@ -334,8 +334,7 @@ impl Track {
         self.check_msn(it, &[]).or(AGREED)
     }
 
-    /// Whether an answer comes so long after the last request that it answers one that was not
-    /// captured.
+    /// Whether the request of an answer was not captured: the last one that was is too old.
     pub(super) fn answers_uncaptured(&self, it: &Captured<'_>) -> bool {
         let (last, _) = self.last_request;
         let quiet = it.input.facts.time.as_nanos().saturating_sub(last.as_nanos());
