@@ -35,8 +35,8 @@ impl Installed {
         here
     }
 
-    /// Copies a program. Another process writes it: one that a test beside this one starts meanwhile
-    /// would inherit the file open for writing, and such a file does not execute.
+    /// Copies a program. Another process writes it: one that another test starts meanwhile would
+    /// inherit the file open for writing, and such a file does not execute.
     fn add(&self, from: &Path, name: &str) -> PathBuf {
         let to = self.0.join(name);
         said(Command::new("install").args(["-m", "755"]).arg(from).arg(&to), "coreutils");
