@@ -17,6 +17,9 @@ use common::{compiled, said};
 /// The user that tests which root runs are run as: nothing here needs root.
 const UNPRIVILEGED: u32 = 65534;
 
+/// The folder in which any user may make files: that of the system need not be one.
+const ANYONES: &str = "anyones";
+
 /// `roce` with its library, installed where every user can run it. Test programs go there too.
 struct Installed(PathBuf);
 
@@ -28,6 +31,8 @@ impl Installed {
             fs::create_dir_all(here.0.join(directory)).unwrap();
             open_to_all(&here.0.join(directory));
         }
+        fs::create_dir(here.0.join(ANYONES)).unwrap();
+        fs::set_permissions(here.0.join(ANYONES), fs::Permissions::from_mode(0o777)).unwrap();
         here.add(command(), "bin/roce");
         for file in ["libibverbs.so.1", "libroce-files.so"] {
             here.add(&common::library().join(file), &format!("lib/roce/{file}"));
@@ -50,7 +55,7 @@ impl Installed {
         for name in ["ROCE_LIBRARY", "ROCE_FILES", "ROCE_TREE", "LD_PRELOAD", "LD_LIBRARY_PATH"] {
             command.env_remove(name);
         }
-        command.envs(form.map(|form| ("ROCE_FILES", form)));
+        command.envs(form.map(|form| ("ROCE_FILES", form))).env("TMPDIR", self.0.join(ANYONES));
         if fs::metadata("/proc/self").unwrap().uid() == 0 {
             command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
         }
