@@ -35,12 +35,14 @@ struct Wire {
     at: usize,
     piece: usize,
     waits: bool,
+    /// Whether the last read without waiting found nothing.
+    found_nothing: bool,
 }
 
 impl Wire {
     fn control(bytes: &[u8], piece: u8) -> Channel {
         let piece = usize::from(piece).max(1);
-        let wire = Self { bytes: bytes.to_vec(), at: 0, piece, waits: true };
+        let wire = Self { bytes: bytes.to_vec(), at: 0, piece, waits: true, found_nothing: false };
         let address = SocketAddr::from(([192, 0, 2, 1], 1));
         let addresses = Addresses { client: address, server: address };
         Channel::new(Box::new(wire), addresses, "the client")
@@ -56,9 +58,8 @@ impl Stream for Wire {
     fn receive(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let left = self.bytes.get(self.at..).unwrap_or_default();
         // A server that does not wait finds nothing every other time.
-        self.waits |= left.is_empty();
-        if !self.waits {
-            self.waits = true;
+        self.found_nothing = !(self.waits || left.is_empty() || self.found_nothing);
+        if self.found_nothing {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let count = left.len().min(self.piece).min(out.len());
