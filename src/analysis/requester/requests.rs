@@ -217,7 +217,8 @@ impl Requester {
         flags.set(RecordFlags::ACK_REQUEST, packet.ack_request);
         flags.set(RecordFlags::LATE, verdict.reordered);
         if sequence >= self.next() {
-            self.progress.disorder.advance(sequence - self.next());
+            // One that comes while earlier ones are retransmitted is ahead of those that follow.
+            self.progress.disorder.advance(sequence - self.recovery.cursor.min(self.next()));
             if sequence > self.next() {
                 let skipped = u32::try_from(sequence - self.next()).unwrap_or(u32::MAX);
                 self.progress.gaps += u64::from(skipped);

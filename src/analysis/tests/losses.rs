@@ -362,6 +362,23 @@ fn packet_that_overtakes_many_is_one_out_of_order_and_nothing_is_lost() {
 }
 
 #[test]
+fn packet_that_was_held_back_until_others_are_retransmitted_is_alone_out_of_order() {
+    let mut script = Script::new();
+    script.sends(10..20);
+    script.sends(21..40);
+    script.sequence_nak(20);
+    script.sends(20..23);
+    // Sent before the requester went back.
+    script.send(40);
+    script.sends(23..41);
+    script.ack(40);
+    let report = script.finish().0;
+    let direction = only_direction(&report);
+    let lost = direction.lost_requests + direction.lost_or_late;
+    assert_eq!((direction.reordered, lost), (1, 1));
+}
+
+#[test]
 fn packets_that_fill_a_gap_and_repeat_what_came_are_retransmitted() {
     let mut script = Script::new();
     script.sends(10..20);
