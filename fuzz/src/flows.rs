@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use roce::analysis::{
-    Analysis, Config, FindingKind, LossNote, Message, Outcome, PacketFacts, PacketNote, Report,
-    RethFacts, Sightings, Sink, Unsplit,
+    Analysis, Config, FindingKind, FlowNumber, LossNote, Message, Outcome, PacketFacts, PacketNote,
+    Report, RethFacts, Sightings, Sink, Unsplit,
 };
 use roce::capture::Reader;
 use roce::decode::Decoder;
@@ -41,7 +41,7 @@ struct Output {
     losses: u64,
     completed: u64,
     messages: u64,
-    flows: BTreeSet<u32>,
+    flows: BTreeSet<FlowNumber>,
 }
 
 impl Sink for Output {
@@ -50,7 +50,7 @@ impl Sink for Output {
         self.duplicates += u64::from(note.duplicate);
         self.retransmissions += u64::from(note.retransmission.is_some() && !note.duplicate);
         self.flows.insert(note.flow);
-        assert!(note.flow > 0 && facts.frame > 0);
+        assert!(note.flow > FlowNumber(0) && facts.frame > 0);
     }
 
     fn loss(&mut self, note: &LossNote) {

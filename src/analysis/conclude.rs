@@ -36,13 +36,13 @@ const SWAPPED: u32 = 1 << 31;
 impl Conclusion {
     /// A provisional number was given out.
     pub(super) fn add_number(&mut self, number: FlowNumber) {
-        debug_assert_eq!(self.flows.len() + 1, number as usize, "numbers are given out in order");
+        debug_assert_eq!(Some(self.flows.len()), number.index(), "numbers are given out in order");
         self.flows.push(0);
     }
 
     fn set(&mut self, number: FlowNumber, flow: FlowNumber, swapped: bool) {
-        if let Some(slot) = (number as usize).checked_sub(1).and_then(|at| self.flows.get_mut(at)) {
-            *slot = flow | if swapped { SWAPPED } else { 0 };
+        if let Some(slot) = number.index().and_then(|at| self.flows.get_mut(at)) {
+            *slot = flow.0 | if swapped { SWAPPED } else { 0 };
         }
     }
 
@@ -258,19 +258,16 @@ impl Analysis {
         connections.sort_by_cached_key(|connection| connection.flow);
         // Numbers without gaps, in the order of the first packets.
         let provisional: Vec<FlowNumber> = connections.iter().map(|c| c.flow).collect();
-        let renumber = |flow: FlowNumber| {
-            let at = provisional.binary_search(&flow).ok()?;
-            FlowNumber::try_from(at + 1).ok()
-        };
+        let renumber = |flow: FlowNumber| provisional.binary_search(&flow).ok().map(FlowNumber::at);
         for connection in &mut connections {
-            connection.flow = renumber(connection.flow).unwrap_or(0);
+            connection.flow = renumber(connection.flow).unwrap_or_default();
         }
         for finding in &mut findings {
             finding.flow = finding.flow.and_then(renumber);
         }
         let numbers = flows.into_iter().map(|packed| {
-            let flow = renumber(packed & !SWAPPED).unwrap_or(0);
-            flow | packed & SWAPPED
+            let flow = renumber(FlowNumber(packed & !SWAPPED)).unwrap_or_default();
+            flow.0 | packed & SWAPPED
         });
         let flows = numbers.collect();
         self.capture.kind = self.kind.decide(&self.capture.files, &connections);

@@ -70,7 +70,35 @@ pub use crate::observe::sightings::{LostBetween, Sightings};
 
 /// The number of a connection, from 1 in the order in which their first packets appear:
 /// `roce.flow`.
-pub type FlowNumber = u32;
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[serde(transparent)]
+pub struct FlowNumber(pub u32);
+
+impl FlowNumber {
+    /// Returns its position in a list of all connections in order; `None` for 0, which is none.
+    pub(crate) fn index(self) -> Option<usize> {
+        (self.0 as usize).checked_sub(1)
+    }
+
+    /// Returns the number of the connection at a position of such a list.
+    pub(crate) fn at(index: usize) -> Self {
+        Self(u32::try_from(index + 1).unwrap_or(u32::MAX))
+    }
+}
+
+impl std::str::FromStr for FlowNumber {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self)
+    }
+}
+
+impl std::fmt::Display for FlowNumber {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// Place where a packet was lost, as far as the capture tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]

@@ -189,7 +189,8 @@ impl Analysis {
 
     /// Makes two streams one connection. The earlier one gives its number to both.
     pub(super) fn join(&mut self, one: u32, other: u32, pairing: Pairing) {
-        let numbers = [one, other].map(|at| self.stream(at).map_or(0, |stream| stream.number));
+        let numbers =
+            [one, other].map(|at| self.stream(at).map(|stream| stream.number).unwrap_or_default());
         let (first, second) = if numbers[0] <= numbers[1] { (one, other) } else { (other, one) };
         let flow = numbers[0].min(numbers[1]);
         for (at, peer, end) in [(first, second, End::A), (second, first, End::B)] {

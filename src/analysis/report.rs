@@ -50,9 +50,9 @@ impl Report {
     /// belong, and whether the ends are exchanged (the packet's `sender` 0 is `ends[1]`).
     pub fn flow_of(&self, flow: FlowNumber) -> Option<(FlowNumber, bool)> {
         const SWAPPED: u32 = 1 << 31;
-        let packed = *self.flows.get((flow as usize).checked_sub(1)?)?;
+        let packed = *self.flows.get(flow.index()?)?;
         let flow = packed & !SWAPPED;
-        (flow != 0).then_some((flow, packed & SWAPPED != 0))
+        (flow != 0).then_some((FlowNumber(flow), packed & SWAPPED != 0))
     }
 }
 

@@ -49,7 +49,8 @@ pub struct Analysis {
     latest: [Option<(Key, u32)>; 2],
     /// Index at which the search for a stream to forget goes on.
     hand: usize,
-    numbers: FlowNumber,
+    /// Number of connections that have a number.
+    numbers: u32,
     /// Combines the sightings of several files, if there are several.
     vantage: Option<Box<Vantage>>,
     pub(super) agreements: Agreements,
@@ -248,7 +249,7 @@ impl Analysis {
             self.forget_one(sink);
         }
         self.numbers += 1;
-        let stream = Box::new(Stream::new(key, self.numbers, packet));
+        let stream = Box::new(Stream::new(key, FlowNumber(self.numbers), packet));
         let route = stream.route();
         let index = match self.free.pop() {
             Some(index) => index,
@@ -259,7 +260,7 @@ impl Analysis {
         };
         *self.streams.get_mut(index as usize)? = Some(stream);
         self.budget.set_endpoints(self.budget.endpoints() + 1);
-        self.conclusion.add_number(self.numbers);
+        self.conclusion.add_number(FlowNumber(self.numbers));
         self.by_key.insert(key, index);
         self.latest = [Some((key, index)), self.latest[0]];
         if key.service == Service::Ud {

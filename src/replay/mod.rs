@@ -26,6 +26,8 @@ mod harness;
 mod judge;
 mod keys;
 pub mod limits;
+// For the command, which replays onto a wire: no promise is made about it.
+#[doc(hidden)]
 pub mod live;
 pub mod management;
 mod memory;

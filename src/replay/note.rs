@@ -48,13 +48,13 @@ impl Note {
         let role = ROLES.iter().position(|&role| role == self.role).unwrap_or(0);
         let bits = [self.sender == End::B, self.is_retransmission, self.duplicate, self.reordered];
         let bits = bits.into_iter().fold(0, |word, bit| word << 1 | u32::from(bit));
-        self.flow << FLAGS | u32::try_from(role).unwrap_or(0) << 4 | bits
+        self.flow.0 << FLAGS | u32::try_from(role).unwrap_or(0) << 4 | bits
     }
 
     fn unpack(word: u32) -> Option<Self> {
         let flow = word >> FLAGS;
         (flow > 0).then(|| Self {
-            flow,
+            flow: FlowNumber(flow),
             sender: End::A.exchanged_if(word & 8 > 0),
             role: ROLES.get((word >> 4 & 7) as usize).copied().unwrap_or(PacketRole::Request),
             is_retransmission: word & 4 > 0,
@@ -107,6 +107,7 @@ mod tests {
                 let [sender, is_retransmission, duplicate, reordered] =
                     [at % 2 > 0, at % 3 > 0, flow > 1, at > 3];
                 let sender = End::A.exchanged_if(sender);
+                let flow = FlowNumber(flow);
                 let note = Note { flow, sender, role, is_retransmission, duplicate, reordered };
                 all.extend([Some(note), None]);
             }

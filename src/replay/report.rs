@@ -10,6 +10,7 @@ use super::judge::Sink;
 use super::limits::{FRAMES_MAX, LISTED_MAX};
 use super::survey::{LeftOut, Survey};
 use super::verdict::{Difference, Step, Subject, Undecided, Verdict};
+use crate::analysis::FlowNumber;
 use crate::decode::{address_text, escape_markup, packet_line};
 use crate::observe::end::End;
 use crate::wire::Service;
@@ -79,7 +80,7 @@ pub struct Listed {
     /// The frame; see [`Step::frame`].
     pub frame: u64,
     /// The connection.
-    pub flow: u32,
+    pub flow: FlowNumber,
     /// Sender.
     pub sender: String,
     /// Receiver.

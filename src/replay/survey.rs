@@ -195,8 +195,7 @@ impl Survey {
     /// The note with the number that its connection has in the end, and the hosts that sent the
     /// packet and that it is for; nothing if the connection was forgotten.
     pub(super) fn resolve(&self, mut note: Note) -> Option<(Note, [HostId; 2])> {
-        let at = (note.flow as usize).checked_sub(1)?;
-        let (place, is_swapped) = (*self.flows.get(at)?)?;
+        let (place, is_swapped) = (*self.flows.get(note.flow.index()?)?)?;
         let connection = self.connections.get(place as usize)?;
         note.flow = connection.flow;
         note.sender = note.sender.exchanged_if(is_swapped);
@@ -302,8 +301,8 @@ impl Surveyor {
             no_connection: 0,
         };
         left_out.no_connection = self.packets.saturating_sub(noted + left_out.total());
-        let places = (1..).zip(flows).map(|(number, flow)| {
-            let found = report.flow_of(number).and_then(|(flow, is_swapped)| {
+        let places = flows.into_iter().enumerate().map(|(index, flow)| {
+            let found = report.flow_of(FlowNumber::at(index)).and_then(|(flow, is_swapped)| {
                 let at = connections.binary_search_by_key(&flow, |it: &Surveyed| it.flow).ok()?;
                 Some((u32::try_from(at).ok()?, is_swapped))
             });
@@ -358,11 +357,11 @@ pub(super) fn config(files: &[String]) -> Config {
 
 impl Seen {
     fn note_flow(&mut self, facts: &PacketFacts, note: &PacketNote) {
-        let at = note.flow as usize;
-        if at > self.flows.len() {
-            self.flows.resize(at, Flow::default());
+        let Some(at) = note.flow.index() else { return };
+        if at >= self.flows.len() {
+            self.flows.resize(at + 1, Flow::default());
         }
-        let Some(flow) = at.checked_sub(1).and_then(|at| self.flows.get_mut(at)) else { return };
+        let flow = &mut self.flows[at];
         flow.packets = flow.packets.saturating_add(1);
         let payload = u16::try_from(facts.payload_len).unwrap_or(u16::MAX);
         flow.longest_payload = flow.longest_payload.max(payload);

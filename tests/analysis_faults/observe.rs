@@ -86,7 +86,11 @@ pub fn observe<'t>(truth: &'t Truth, points: &[usize]) -> Observed<'t> {
 
 impl Observed<'_> {
     /// The connection of the scenario that a flow number belongs to, and whether end 0 of it is B.
-    pub fn connection_of(&self, truth: &Truth, flow: u32) -> Option<(usize, bool)> {
+    pub fn connection_of(
+        &self,
+        truth: &Truth,
+        flow: roce::analysis::FlowNumber,
+    ) -> Option<(usize, bool)> {
         let (flow, is_exchanged) = self.report.flow_of(flow)?;
         let connection = self.report.connections.iter().find(|known| known.flow == flow)?;
         let (index, is_b) = self.scenario_of(truth, connection)?;

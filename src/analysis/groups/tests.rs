@@ -15,7 +15,7 @@ fn gid(last: u8) -> Gid {
 fn unit(hosts: [u8; 2], dscp: u8, is_affected: bool) -> Unit {
     let kinds = if is_affected { KindSet::of(FindingKind::Loss) } else { KindSet::default() };
     Unit {
-        flow: Some(1),
+        flow: Some(FlowNumber(1)),
         hosts: hosts.map(gid),
         requests: [true, false],
         dscp: Some(dscp),

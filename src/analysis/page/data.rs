@@ -8,8 +8,8 @@ use crate::analysis::limits::{PAGE_CONNECTION_ITEMS_MAX, PAGE_ITEMS_MAX};
 use crate::analysis::row::Row;
 use crate::analysis::text::end_text;
 use crate::analysis::{
-    Connection, Direction, Endpoint, Finding, Pairing, Report, RetransmissionCause, Setup, Stall,
-    operation_name, service_name,
+    Connection, Direction, Endpoint, Finding, FlowNumber, Pairing, Report, RetransmissionCause,
+    Setup, Stall, operation_name, service_name,
 };
 use crate::decode::address_text;
 use crate::wire::aeth::Syndrome;
@@ -53,7 +53,7 @@ struct CaptureData<'a> {
 struct FindingData<'a> {
     kind: &'static str,
     severity: u8,
-    flow: Option<u32>,
+    flow: Option<FlowNumber>,
     cost_nanos: u64,
     frames: &'a [u64],
     text: &'a str,
@@ -62,7 +62,7 @@ struct FindingData<'a> {
 
 #[derive(Serialize)]
 struct ConnectionData<'a> {
-    flow: u32,
+    flow: FlowNumber,
     service: &'static str,
     ends: [EndData; 2],
     pairing: Pairing,

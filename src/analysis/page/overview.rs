@@ -6,7 +6,9 @@ use serde::Serialize;
 
 use super::recorder::Members;
 use crate::analysis::groups::{HOSTS_MAX, PairFacts, worst_pairs};
-use crate::analysis::{Distribution, Group, HostMatrix, KindSummary, Percentiles, Report};
+use crate::analysis::{
+    Distribution, FlowNumber, Group, HostMatrix, KindSummary, Percentiles, Report,
+};
 use crate::decode::address_text;
 use crate::observe::end::End;
 use crate::wire::Gid;
@@ -25,7 +27,7 @@ struct GroupData {
     severity: u8,
     text: String,
     advice: &'static str,
-    examples: Vec<u32>,
+    examples: Vec<FlowNumber>,
     /// Search text that selects its connections in the table.
     search: String,
 }

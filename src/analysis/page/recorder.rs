@@ -86,10 +86,7 @@ impl Recorder {
     /// Adds to what is collected of `flow`; `add` returns whether the item was kept. Thins out what
     /// is too long.
     fn add(&mut self, flow: FlowNumber, add: impl FnOnce(&mut Flow) -> bool) {
-        let index = (flow as usize).saturating_sub(1);
-        if index >= PAGE_FLOWS_MAX {
-            return;
-        }
+        let Some(index) = flow.index().filter(|&index| index < PAGE_FLOWS_MAX) else { return };
         if index >= self.flows.len() {
             self.flows.resize_with(index + 1, Flow::default);
         }
@@ -112,10 +109,9 @@ impl Recorder {
     pub(super) fn by_connection(&self, report: &Report) -> Vec<Members<'_>> {
         let mut connections = vec![Members(Vec::new()); report.connections.len()];
         for (index, flow) in self.flows.iter().enumerate() {
-            let number = FlowNumber::try_from(index + 1).unwrap_or(FlowNumber::MAX);
+            let number = FlowNumber::at(index);
             let Some((connection, exchanged)) = report.flow_of(number) else { continue };
-            let slot = (connection as usize).checked_sub(1);
-            if let Some(members) = slot.and_then(|slot| connections.get_mut(slot)) {
+            if let Some(members) = connection.index().and_then(|at| connections.get_mut(at)) {
                 members.0.push((flow, exchanged));
             }
         }
@@ -247,7 +243,7 @@ mod tests {
     fn items_stay_within_limits_and_notable_ones_are_kept_longest() {
         let mut recorder = Recorder::with_limits([1000, 1500]);
         for frame in 1..=20_000 {
-            let flow = 1 + FlowNumber::try_from(frame % 3).unwrap();
+            let flow = FlowNumber(1 + u32::try_from(frame % 3).unwrap());
             let cause = (frame % 100 == 0).then_some(RetransmissionCause::Timeout);
             recorder.packet(&facts(frame), &note(flow, cause));
             let kept: Vec<_> = recorder.flows.iter().map(Flow::len).collect();
@@ -267,7 +263,7 @@ mod tests {
     #[test]
     fn flows_beyond_the_limit_take_no_memory() {
         let mut recorder = Recorder::new();
-        recorder.packet(&facts(1), &note(FlowNumber::MAX, None));
+        recorder.packet(&facts(1), &note(FlowNumber(u32::MAX), None));
         assert_eq!((recorder.flows.len(), recorder.kept), (0, 0));
     }
 
@@ -275,7 +271,7 @@ mod tests {
     fn flows_of_one_connection_are_merged_in_order_of_time() {
         let mut recorder = Recorder::new();
         for frame in 1..=6 {
-            recorder.packet(&facts(frame), &note(1 + FlowNumber::from(frame % 2 == 0), None));
+            recorder.packet(&facts(frame), &note(FlowNumber(1 + u32::from(frame % 2 == 0)), None));
         }
         let [one, other] = recorder.flows.as_slice() else { panic!("two flows") };
         let merged = Members(vec![(one, false), (other, true)]).merged();

@@ -26,7 +26,7 @@ fn acknowledgements_pair_queue_pairs() {
         .iter()
         .map(|(_, note)| {
             let (flow, swapped) = report.flow_of(note.flow).unwrap();
-            (flow, note.sender.exchanged_if(swapped).index())
+            (flow.0, note.sender.exchanged_if(swapped).index())
         })
         .collect();
     assert_eq!(final_flows, [(1, 0), (2, 0), (1, 1), (2, 1)]);
@@ -87,7 +87,7 @@ fn responses_alone_belong_to_the_requester_they_go_to() {
     let direction = only_direction(&report);
     assert_eq!((direction.response_packets, direction.acks, direction.naks[0]), (4, 3, 1));
     assert!(told.messages.is_empty());
-    assert_eq!(report.flow_of(told.notes[0].1.flow), Some((1, true)));
+    assert_eq!(report.flow_of(told.notes[0].1.flow), Some((FlowNumber(1), true)));
 }
 
 #[test]

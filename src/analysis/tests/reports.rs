@@ -195,7 +195,7 @@ fn connections_beyond_the_limit_are_summed_up() {
     assert_eq!(report.connections.len(), limits::ENDPOINTS_MAX);
     assert_eq!(told.messages.len(), count as usize);
     assert_eq!(kinds(&report), [FindingKind::BeyondLimits]);
-    let forgotten = (1..=count).filter(|&flow| report.flow_of(flow).is_none()).count();
+    let forgotten = (1..=count).filter(|&flow| report.flow_of(FlowNumber(flow)).is_none()).count();
     assert_eq!(forgotten, 100);
 }
 

@@ -57,7 +57,7 @@ impl Flows {
     /// order.
     pub(super) fn annotate(&mut self, packet: &mut Context<'_>) {
         let Some(note) = handle(&mut self.analysis, packet) else { return };
-        packet.annotations.flow = self.report.flow_of(note.flow).map(|(flow, _)| flow.into());
+        packet.annotations.flow = self.report.flow_of(note.flow).map(|(flow, _)| flow.0.into());
         packet.annotations.retransmission = note.retransmission.map(RetransmissionCause::name);
     }
 }

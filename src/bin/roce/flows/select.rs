@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn connections_are_named_by_number_queue_pair_or_address() {
-        assert_eq!("#3".parse(), Ok(Selector::Number(3)));
+        assert_eq!("#3".parse(), Ok(Selector::Number(FlowNumber(3))));
         assert_eq!("0x11".parse(), Ok(Selector::Qpn(17)));
         assert_eq!("17".parse(), Ok(Selector::Qpn(17)));
         let address = Gid::from(std::net::Ipv4Addr::new(10, 9, 0, 1));

@@ -9,7 +9,7 @@ use super::table::{Rows, Table};
 
 /// The columns of the connection itself.
 pub(super) static COLUMNS: [Definition<Connection>; 21] = [
-    Definition::new("flow", Kind::Int, |connection| connection.flow.into()),
+    Definition::new("flow", Kind::Int, |connection| connection.flow.0.into()),
     Definition::new("connection", Kind::Text, |connection| connection.key().into()),
     Definition::new("service", Kind::Text, |connection| service_name(connection.service).into()),
     Definition::new("pairing", Kind::Text, |connection| {

@@ -16,7 +16,7 @@ pub(super) struct FindingRow<'a> {
 /// The columns.
 pub(super) fn definitions<'a>() -> [Definition<FindingRow<'a>>; 17] {
     [
-        Definition::new("flow", Kind::Int, |row| row.finding.flow.into()),
+        Definition::new("flow", Kind::Int, |row| row.finding.flow.map(|flow| flow.0).into()),
         Definition::new("connection", Kind::Text, |row| row.connection.map(Connection::key).into()),
         Definition::new("kind", Kind::Text, |row| row.finding.kind.name().into()),
         Definition::new("severity", Kind::Int, |row| row.finding.kind.severity().into()),

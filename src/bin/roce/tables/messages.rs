@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use roce::analysis::{
-    Connection, End, Endpoint, Message, Outcome, Report, operation_name, service_name,
+    Connection, End, Endpoint, FlowNumber, Message, Outcome, Report, operation_name, service_name,
 };
 use roce::decode::address_text;
 use roce::time::Instant;
@@ -32,7 +32,7 @@ pub(super) struct MessageRow<'a> {
 /// The columns.
 pub(super) fn definitions<'a>() -> [Definition<MessageRow<'a>>; 23] {
     [
-        Definition::new("flow", Kind::Int, |row| row.connection.map(|found| found.flow).into()),
+        Definition::new("flow", Kind::Int, |row| row.connection.map(|found| found.flow.0).into()),
         Definition::new("connection", Kind::Text, |row| row.connection.map(Connection::key).into()),
         Definition::new("service", Kind::Text, |row| {
             row.connection.map(|found| service_name(found.service)).into()
@@ -144,7 +144,7 @@ impl Spool {
         let words = [operation_name(message.operation), message.outcome.name(), nak];
         let [operation, outcome, nak] = words.map(|word| self.position(word));
         let mut record = Record::default();
-        record[FLOW] = u64::from(message.flow)
+        record[FLOW] = u64::from(message.flow.0)
             | (message.requester as u64) << 32
             | u64::from(message.immediate) << 40;
         record[WORDS] = operation << OPERATION | outcome << OUTCOME | nak << NAK;
@@ -195,7 +195,7 @@ impl Spool {
     fn row<'a>(&'a self, record: Record, report: &'a Report) -> MessageRow<'a> {
         let provisional = u32::try_from(record[FLOW] & 0xffff_ffff).unwrap_or(0);
         let sender = End::A.exchanged_if(record[FLOW] >> 32 & 1 == 1);
-        let flow = report.flow_of(provisional);
+        let flow = report.flow_of(FlowNumber(provisional));
         // Connections are in the order of their numbers.
         let find = |flow| report.connections.binary_search_by_key(&flow, |found| found.flow).ok();
         let connection = flow.and_then(|(flow, _)| report.connections.get(find(flow)?));

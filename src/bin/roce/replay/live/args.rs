@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use roce::analysis::FlowNumber;
 use roce::link;
 use roce::replay::live::{MutateSpec, Speed};
 
@@ -65,7 +66,7 @@ pub(crate) struct LiveArgs {
     /// Play this connection only, as roce flows numbers it; can be given several times [default:
     /// all that can be played].
     #[arg(long = "flow", value_name = "N")]
-    pub(super) flows: Vec<u32>,
+    pub(super) flows: Vec<FlowNumber>,
 
     /// Play the requests of this end of each connection: 1, 2 or an address [default: the end that
     /// sent the first request].

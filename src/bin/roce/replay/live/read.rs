@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use roce::analysis::FlowNumber;
 use roce::capture;
 use roce::decode::{Decoder, address_text};
 use roce::link::interface::gid;
@@ -30,7 +31,7 @@ pub(super) fn scripts(file: &Path, args: &LiveArgs) -> Result<Vec<Script>> {
     let all = collector.finish();
     ensure!(!all.is_empty(), "{}: no request of RoCE that could be played", named());
     let mut chosen: Vec<Script> = Vec::new();
-    let mut flows: Vec<u32> = all.iter().map(|script| script.flow).collect();
+    let mut flows: Vec<FlowNumber> = all.iter().map(|script| script.flow).collect();
     flows.dedup();
     for flow in flows {
         let of_flow = all.iter().filter(|script| script.flow == flow);
