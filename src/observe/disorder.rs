@@ -1,5 +1,7 @@
 //! Order of arrival at one point: the fewest packets that explain it are out of order.
 
+use core::ops::Range;
+
 use serde::Serialize;
 
 /// Extent of the reordering of a packet.
@@ -21,46 +23,74 @@ impl Lateness {
     }
 }
 
-/// Packets in order after which a gap is a loss, and what comes behind it is not ahead of it.
-const QUIET_MAX: u32 = 64;
+/// Packets behind a gap after which what is missing there is lost, and not late.
+const AHEAD_MAX: u32 = 64;
 
-/// Packets that came since a gap opened: one that overtook many is out of order, and not the many.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Disorder {
-    /// Packets of gaps that have not come.
+/// Maximum number of gaps that are followed at once.
+const GAPS_MAX: usize = 16;
+
+/// Packets that did not come, and those that overtook them.
+#[derive(Clone, Debug)]
+struct Gap {
+    /// Sequence numbers of the packets, and perhaps of others between them.
+    between: Range<u64>,
+    /// Packets that have not come.
     open: u64,
-    /// Packets that came behind the first gap.
-    ahead: u64,
-    /// Packets that came late, and those of them that counted as out of order.
-    late: u64,
-    counted: u64,
-    /// Packets in order since the last that was not.
+    /// Packets that came behind the gap, except those that came behind a later one too.
+    ahead: u32,
+    /// Packets that came behind the gap since one of it came.
     quiet: u32,
+    /// Packets of the gap that came late, and those of them that counted as out of order.
+    late: u32,
+    counted: u32,
+}
+
+/// Gaps in the order of arrival: a packet that overtook many is out of order, and not the many.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Disorder {
+    /// In the order in which they opened.
+    gaps: Vec<Gap>,
 }
 
 impl Disorder {
-    /// Takes a packet behind all that came, and the number of those between that have not.
-    pub(crate) fn advance(&mut self, skipped: u64) {
-        self.quiet = if skipped > 0 { 0 } else { self.quiet + 1 };
-        self.open += skipped;
-        if self.open == 0 || self.quiet >= QUIET_MAX {
-            *self = Self::default();
-        } else {
-            self.ahead += 1;
+    /// Takes a packet behind all that came; `missing` of those in `between` have not.
+    pub(crate) fn advance(&mut self, between: Range<u64>, missing: u64) {
+        if missing == 0 {
+            return self.pass(between.start);
         }
+        if self.gaps.len() >= GAPS_MAX {
+            self.gaps.remove(0);
+        }
+        let gap = Gap { between, open: missing, ahead: 1, quiet: 1, late: 0, counted: 0 };
+        self.gaps.push(gap);
     }
 
     /// Takes a packet that others overtook. Returns whether it counts as out of order: not if those
     /// that overtook are fewer, and are counted by now.
-    pub(crate) fn fall_behind(&mut self) -> bool {
-        self.late += 1;
-        let is_out_of_order = self.counted < self.late.min(self.ahead.max(1));
-        self.counted += u64::from(is_out_of_order);
-        (self.open, self.quiet) = (self.open.saturating_sub(1), 0);
-        if self.open == 0 {
-            *self = Self::default();
+    pub(crate) fn fall_behind(&mut self, sequence: u64) -> bool {
+        let Some(at) = self.gaps.iter().rposition(|gap| gap.between.contains(&sequence)) else {
+            return true;
+        };
+        let gap = &mut self.gaps[at];
+        (gap.late, gap.quiet) = (gap.late + 1, 0);
+        let is_out_of_order = gap.counted < gap.late.min(gap.ahead);
+        gap.counted += u32::from(is_out_of_order);
+        gap.open -= 1;
+        if gap.open == 0 {
+            self.gaps.remove(at);
         }
+        self.pass(sequence);
         is_out_of_order
+    }
+
+    /// Counts a packet for the gaps before it.
+    fn pass(&mut self, sequence: u64) {
+        self.gaps.retain_mut(|gap| {
+            if gap.between.end <= sequence {
+                (gap.ahead, gap.quiet) = (gap.ahead + 1, gap.quiet + 1);
+            }
+            gap.quiet < AHEAD_MAX
+        });
     }
 }
 
@@ -73,10 +103,10 @@ mod tests {
         let (mut disorder, mut next, mut count) = (Disorder::default(), 0, 0);
         for &sequence in arrivals {
             if sequence >= next {
-                disorder.advance(sequence - next);
+                disorder.advance(next..sequence, sequence - next);
                 next = sequence + 1;
             } else {
-                count += usize::from(disorder.fall_behind());
+                count += usize::from(disorder.fall_behind(sequence));
             }
         }
         count
@@ -100,6 +130,12 @@ mod tests {
     #[test]
     fn packets_that_overtake_while_others_are_late_count() {
         assert_eq!(count(&[0, 9, 1, 2, 3, 14, 4, 5, 6, 7, 8, 10, 11, 12, 13, 15]), 2);
+    }
+
+    #[test]
+    fn packet_that_overtakes_many_behind_the_gap_of_another_counts_once() {
+        let arrivals = [0, 2, 3, 4, 5, 20, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 21];
+        assert_eq!(count(&arrivals), 1);
     }
 
     #[test]

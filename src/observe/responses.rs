@@ -144,7 +144,7 @@ impl ResponseRuns {
                 }
                 *next = sequence + 1;
                 self.expect_late(head.clone(), answerable);
-                self.disorder.advance(head.end - head.start);
+                self.disorder.advance(head.clone(), head.end - head.start);
                 return Arrival::Due(Missing { head, ..Missing::default() });
             }
             // A request that is repeated is answered behind all of the present run.
@@ -177,7 +177,9 @@ impl ResponseRuns {
         let head = run.first..sequence;
         self.expect_late(tail.clone(), answerable);
         self.expect_late(head.clone(), answerable);
-        self.disorder.advance(tail.end - tail.start + head.end - head.start);
+        let missing = tail.end - tail.start + head.end - head.start;
+        let start = if tail.is_empty() { head.start } else { tail.start.min(head.start) };
+        self.disorder.advance(start..head.end.max(tail.end), missing);
         Arrival::Due(Missing { tail, unanswered, head })
     }
 
@@ -205,7 +207,7 @@ impl ResponseRuns {
         let next = self.current.map_or(0, |(_, next)| next);
         let packets = next.saturating_sub(sequence + 1).max(1);
         let lateness = Lateness { packets, nanos: answerable.saturating_sub(time) };
-        Arrival::Late { is_out_of_order: self.disorder.fall_behind(), lateness }
+        Arrival::Late { is_out_of_order: self.disorder.fall_behind(sequence), lateness }
     }
 
     /// Remembers responses that are missing, the last ones if they are many.

@@ -51,6 +51,8 @@ pub(super) struct Answers {
     pub(super) repeat_frame: u64,
     /// Frame of the last request that the network delivered twice.
     pub(super) copy_frame: u64,
+    /// Sequence number behind that copy.
+    pub(super) copy_end: u64,
 }
 
 impl Answers {

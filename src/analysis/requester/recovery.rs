@@ -268,7 +268,7 @@ impl Requester {
                 record.flags |= RecordFlags::LATE;
             }
             self.disprove_loss(sequence);
-            let is_out_of_order = is_forward || self.progress.disorder.fall_behind();
+            let is_out_of_order = is_forward || self.progress.disorder.fall_behind(sequence);
             let lateness = is_out_of_order.then(|| self.lateness_of(sequence, tentative.time));
             self.count_late(frame, lateness);
         }

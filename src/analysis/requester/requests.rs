@@ -61,7 +61,8 @@ impl Requester {
             }
         } else if sequence < self.next() {
             let cause = self.recovery.pass_cause.unwrap_or(RetransmissionCause::Timeout);
-            self.progress.disorder.advance(sequence - self.recovery.cursor);
+            let skipped = self.recovery.cursor..sequence;
+            self.progress.disorder.advance(skipped, sequence - self.recovery.cursor);
             if self.tentative.is_none() {
                 self.tentative = self.tentative_of(sequence, span, cause, packet);
             }
@@ -131,7 +132,7 @@ impl Requester {
             Box::new(Tentative {
                 before: self.recovery.clone(),
                 round_trip: self.round_trip,
-                disorder: self.progress.disorder,
+                disorder: self.progress.disorder.clone(),
                 packets: vec![TentativePacket { record, wire_len, frame }],
                 end,
                 cause,
@@ -218,7 +219,8 @@ impl Requester {
         flags.set(RecordFlags::LATE, verdict.reordered);
         if sequence >= self.next() {
             // One that comes while earlier ones are retransmitted is ahead of those that follow.
-            self.progress.disorder.advance(sequence - self.recovery.cursor.min(self.next()));
+            let cursor = self.recovery.cursor.min(self.next());
+            self.progress.disorder.advance(cursor..sequence, sequence - cursor);
             if sequence > self.next() {
                 let skipped = u32::try_from(sequence - self.next()).unwrap_or(u32::MAX);
                 self.progress.gaps += u64::from(skipped);

@@ -81,7 +81,12 @@ impl Requester {
         }
         if record.digest == packet.digest {
             // An earlier transmission did not come: this is it.
-            return if record.missing > 0 && !is_copy { Repeat::Late } else { Repeat::Copy };
+            if record.missing > 0 && !is_copy {
+                return Repeat::Late;
+            }
+            if is_copy || !self.follows_copy(sequence) {
+                return Repeat::Copy;
+            }
         }
         // Too soon for a timeout: if a later response is missing here, an earlier one did not come
         // to the requester.
@@ -89,6 +94,13 @@ impl Requester {
         let later = later.filter(|implied| implied.asked == Asked::Missing);
         let cause = later.map(|implied| implied.cause);
         Repeat::Rewind(cause.unwrap_or_else(|| self.unnamed_cause(sequence, now, elapsed)), later)
+    }
+
+    /// Whether the last request was taken for a copy, and this is the next in order: a network does
+    /// not copy whole runs, and a requester that goes back sends them.
+    fn follows_copy(&self, sequence: u64) -> bool {
+        self.answers.copy_frame > self.progress.last_request.frame
+            && self.answers.copy_end == sequence
     }
 
     /// The cause of a rewind that no response names, `elapsed` after the packet was transmitted: a
@@ -333,7 +345,7 @@ impl Requester {
     pub(super) fn handle_copy(&mut self, sequence: u64, packet: &PacketFacts, info: &OpcodeInfo) {
         self.count_duplicate(packet.frame);
         self.answers.expect_again(packet.frame);
-        self.answers.copy_frame = packet.frame;
+        (self.answers.copy_frame, self.answers.copy_end) = (packet.frame, sequence + 1);
         if let Some(record) = self.progress.records.get_mut(sequence) {
             record.flags |= RecordFlags::COPIED;
         }
@@ -353,7 +365,7 @@ impl Requester {
         verdict: &mut Verdict,
         packet: &PacketFacts,
     ) {
-        let is_out_of_order = self.progress.disorder.fall_behind();
+        let is_out_of_order = self.progress.disorder.fall_behind(sequence);
         let lateness = is_out_of_order.then(|| self.lateness_of(sequence, packet.time.as_nanos()));
         self.count_late(packet.frame, lateness);
         self.disprove_loss(sequence);

@@ -76,7 +76,7 @@ impl Requester {
         if verdict.duplicate {
             self.count_duplicate(packet.frame);
         } else if verdict.reordered {
-            let is_out_of_order = self.progress.disorder.fall_behind();
+            let is_out_of_order = self.progress.disorder.fall_behind(sequence);
             let lateness =
                 is_out_of_order.then(|| self.lateness_of(sequence, packet.time.as_nanos()));
             self.count_late(packet.frame, lateness);
@@ -117,7 +117,7 @@ impl Requester {
             self.forget_unreliable(is_datagram, scene);
         }
         self.progress.space.set_next(sequence + 1);
-        self.progress.disorder.advance(skipped);
+        self.progress.disorder.advance(sequence - skipped..sequence, skipped);
         self.recovery.cursor = sequence + 1;
     }
 

@@ -69,6 +69,21 @@ fn copy_of_the_network_is_no_retransmission() {
 }
 
 #[test]
+fn run_of_packets_that_comes_again_is_retransmitted() {
+    let mut script = Script::new();
+    (10..30).for_each(|psn| _ = script.send(psn));
+    // Nothing asks for it that the capture shows.
+    script.wait_micros(200).send(15);
+    for psn in 16..30 {
+        let again = script.send(psn);
+        assert!(!again.duplicate && again.retransmission.is_some(), "{psn}: {again:?}");
+    }
+    script.ack(29);
+    let (report, _) = script.finish();
+    assert_eq!(only_direction(&report).duplicate_packets, 1);
+}
+
+#[test]
 fn late_copy_among_new_packets_is_a_copy() {
     let mut script = Script::new();
     (10..14).for_each(|psn| _ = script.send(psn));
