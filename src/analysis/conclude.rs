@@ -31,7 +31,7 @@ pub(super) struct Conclusion {
 }
 
 /// The bit of [`Conclusion::flows`] that says that ends are exchanged.
-const SWAPPED: u32 = 1 << 31;
+pub(super) const SWAPPED: u32 = 1 << 31;
 
 impl Conclusion {
     /// A provisional number was given out.

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::conclude::SWAPPED;
 use super::connection::{Connection, Direction};
 use super::finding::{Finding, FindingKind};
 use super::groups::{Groups, HOSTS_MAX, HostMatrix};
@@ -49,7 +50,6 @@ impl Report {
     /// The final number of the connection to which packets with the provisional number `flow`
     /// belong, and whether the ends are exchanged (the packet's `sender` 0 is `ends[1]`).
     pub fn flow_of(&self, flow: FlowNumber) -> Option<(FlowNumber, bool)> {
-        const SWAPPED: u32 = 1 << 31;
         let packed = *self.flows.get(flow.index()?)?;
         let flow = packed & !SWAPPED;
         (flow != 0).then_some((FlowNumber(flow), packed & SWAPPED != 0))

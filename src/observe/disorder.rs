@@ -23,24 +23,24 @@ impl Lateness {
     }
 }
 
-/// Packets behind a gap after which what is missing there is lost, and not late.
-const AHEAD_MAX: u32 = 64;
+/// Number of packets in a row behind a gap after which its missing packets are lost, not late.
+const QUIET_MAX: u32 = 64;
 
 /// Maximum number of gaps that are followed at once.
 const GAPS_MAX: usize = 16;
 
-/// Packets that did not come, and those that overtook them.
+/// A gap in the order of arrival: packets that were skipped.
 #[derive(Clone, Debug)]
 struct Gap {
     /// Sequence numbers of the packets, and perhaps of others between them.
     between: Range<u64>,
-    /// Packets that have not come.
+    /// Packets that have not arrived.
     open: u64,
-    /// Packets that came behind the gap, except those that came behind a later one too.
+    /// Packets that overtook the gap, except those that opened a later gap.
     ahead: u32,
-    /// Packets that came behind the gap since one of it came.
+    /// Packets that overtook the gap since the last packet of the gap arrived.
     quiet: u32,
-    /// Packets of the gap that came late, and those of them that counted as out of order.
+    /// Packets of the gap that arrived late, and those of them that counted as out of order.
     late: u32,
     counted: u32,
 }
@@ -53,7 +53,8 @@ pub(crate) struct Disorder {
 }
 
 impl Disorder {
-    /// Takes a packet behind all that came; `missing` of those in `between` have not.
+    /// Takes a packet ahead of all before it. Of the sequence numbers in `between`, which it
+    /// skipped, `missing` have not arrived.
     pub(crate) fn advance(&mut self, between: Range<u64>, missing: u64) {
         if missing == 0 {
             return self.pass(between.start);
@@ -89,7 +90,7 @@ impl Disorder {
             if gap.between.end <= sequence {
                 (gap.ahead, gap.quiet) = (gap.ahead + 1, gap.quiet + 1);
             }
-            gap.quiet < AHEAD_MAX
+            gap.quiet < QUIET_MAX
         });
     }
 }

@@ -96,8 +96,8 @@ impl Requester {
         Repeat::Rewind(cause.unwrap_or_else(|| self.unnamed_cause(sequence, now, elapsed)), later)
     }
 
-    /// Whether the last request was taken for a copy, and this is the next in order: a network does
-    /// not copy whole runs, and a requester that goes back sends them.
+    /// Whether the last request was judged a copy, and this one follows it in order. A network does
+    /// not duplicate runs of packets; a requester that goes back retransmits them.
     fn follows_copy(&self, sequence: u64) -> bool {
         self.answers.copy_frame > self.progress.last_request.frame
             && self.answers.copy_end == sequence

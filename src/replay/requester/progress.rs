@@ -20,8 +20,8 @@ struct Advance {
 pub(super) struct Progress {
     /// Sequence number behind the highest that an ACK, a NAK or a response acknowledged.
     acknowledged: u64,
-    /// The same without responses that passed a missing response to a READ or ATOMIC. A requester
-    /// may take these for acknowledgements or not.
+    /// `acknowledged` without responses that passed a missing response to a READ or ATOMIC. A
+    /// requester may take these for acknowledgements or not.
     counted: u64,
     /// First sequence number that is unacknowledged, or whose response is missing.
     una: u64,
