@@ -48,9 +48,18 @@ impl Instant {
 
     /// `self` plus `duration`, or the last instant there is.
     pub fn saturating_add(self, duration: Duration) -> Self {
-        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        Self(self.0.saturating_add(ns))
+        Self(self.0.saturating_add(nanos(duration)))
     }
+
+    /// `self` less `duration`, or the origin.
+    pub(crate) fn saturating_sub(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(duration)))
+    }
+}
+
+/// Nanoseconds of a duration, at most `u64::MAX`.
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl fmt::Display for Instant {

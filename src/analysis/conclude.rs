@@ -14,7 +14,7 @@ use super::tracker::Analysis;
 use super::vantage::VantageReport;
 use super::{FlowNumber, Sink};
 use crate::observe::end::End;
-use crate::time::Instant;
+use crate::time::{Instant, nanos};
 use crate::wire::{Qpn, Service};
 
 /// Results of connections that ended.
@@ -70,7 +70,7 @@ impl Analysis {
             Some(other) if other.number < one.number => [Some(other), Some(one)],
             other => [Some(one), other],
         };
-        let end_time = self.capture.last_time.map_or(0, Instant::as_nanos);
+        let end_time = self.capture.last_time.unwrap_or_default();
         let silence = self.silence_at_end(&streams, end_time);
         for stream in streams.iter_mut().flatten() {
             self.end_stream(stream, silence, end_time, sink);
@@ -110,7 +110,11 @@ impl Analysis {
 
     /// The silence between the last packet of a connection and the end of the capture, if it was
     /// long.
-    fn silence_at_end(&self, streams: &[Option<Box<Stream>>; 2], end_time: u64) -> Option<Stall> {
+    fn silence_at_end(
+        &self,
+        streams: &[Option<Box<Stream>>; 2],
+        end_time: Instant,
+    ) -> Option<Stall> {
         let [Some(first), Some(second)] = streams else { return None };
         let is_closed = |stream: &Stream| {
             let setup = stream.setup.and_then(|id| self.agreements.get(id));
@@ -121,8 +125,7 @@ impl Analysis {
         }
         let times = [first, second].map(|stream| (stream.last_time, stream.last_frame));
         let (start, before) = times[0].max(times[1]);
-        let nanos = end_time.saturating_sub(start);
-        let start = Instant::from_nanos(start);
+        let nanos = nanos(end_time.saturating_since(start));
         (nanos >= self.config.thresholds.stall_nanos).then_some(Stall {
             start,
             nanos,
@@ -138,7 +141,7 @@ impl Analysis {
         &mut self,
         stream: &mut Stream,
         silence: Option<Stall>,
-        end_time: u64,
+        end_time: Instant,
         sink: &mut S,
     ) {
         if let Some(orphans) = &mut stream.orphans {
@@ -224,8 +227,8 @@ impl Analysis {
             pairing: if is_alone { alone_pairing(first) } else { first.pairing },
             setup: attempt.map(|attempt| attempt.setup.clone()),
             path_mtu: attempt.and_then(|attempt| attempt.setup.path_mtu).or(path_mtu),
-            first_time: Instant::from_nanos(all().map(|s| s.first_time).min().unwrap_or(0)),
-            last_time: Instant::from_nanos(all().map(|s| s.last_time).max().unwrap_or(0)),
+            first_time: all().map(|s| s.first_time).min().unwrap_or_default(),
+            last_time: all().map(|s| s.last_time).max().unwrap_or_default(),
             first_frame: all().map(|s| s.first_frame).min().unwrap_or(0),
             last_frame: all().map(|s| s.last_frame).max().unwrap_or(0),
             directions,

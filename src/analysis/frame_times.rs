@@ -9,8 +9,8 @@ const FRAMES_MAX: usize = 1 << 15;
 /// Times of frames, which come in the order of their numbers.
 #[derive(Clone, Debug)]
 pub(super) struct FrameTimes {
-    /// Number and time in nanoseconds.
-    kept: Vec<(u64, u64)>,
+    /// Number and time.
+    kept: Vec<(u64, Instant)>,
     stride: u64,
     /// Frames to skip until the next is remembered.
     skip: u64,
@@ -31,7 +31,7 @@ impl FrameTimes {
             return;
         }
         self.skip = self.stride - 1;
-        self.kept.push((frame, time.as_nanos()));
+        self.kept.push((frame, time));
         if self.kept.len() == FRAMES_MAX {
             let mut is_kept = false;
             self.kept.retain(|_| {
@@ -46,8 +46,7 @@ impl FrameTimes {
     /// The time of a frame: its own, or that of the remembered frame before it.
     pub(super) fn of(&self, frame: u64) -> Option<Instant> {
         let after = self.kept.partition_point(|&(number, _)| number <= frame);
-        let &(_, nanos) = self.kept.get(after.checked_sub(1)?)?;
-        Some(Instant::from_nanos(nanos))
+        self.kept.get(after.checked_sub(1)?).map(|&(_, time)| time)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::CaptureFacts;
 use super::finding::FindingKind;
+use crate::time::nanos;
 use crate::wire::Service;
 
 /// The name of a transport service.
@@ -171,7 +172,7 @@ impl CaptureFacts {
     /// Nanoseconds from the first packet to the last.
     pub fn duration_nanos(&self) -> u64 {
         match (self.first_time, self.last_time) {
-            (Some(first), Some(last)) => last.as_nanos().saturating_sub(first.as_nanos()),
+            (Some(first), Some(last)) => nanos(last.saturating_since(first)),
             _ => 0,
         }
     }

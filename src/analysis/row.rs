@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::connection::{Connection, Direction};
 use super::finding::Finding;
 use super::statistics::Percentiles;
+use crate::time::nanos;
 use crate::wire::Service;
 
 /// Cells of a connection in the table.
@@ -65,7 +66,7 @@ impl Direction {
 impl Connection {
     /// Nanoseconds from its first packet to its last.
     pub fn duration_nanos(&self) -> u64 {
-        self.last_time.as_nanos().saturating_sub(self.first_time.as_nanos())
+        nanos(self.last_time.saturating_since(self.first_time))
     }
 }
 

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::limits::DISTRIBUTION_BUCKETS_MAX;
 use crate::histogram::Histogram;
+use crate::time::nanos;
 
 /// A distribution of nanoseconds, or of another quantity in whole numbers: a histogram with
 /// percentiles to within 1/32 of their value, or less precise where the values spread over more
@@ -60,27 +61,24 @@ impl Distribution {
 
     /// Returns the sum of all values.
     pub fn sum(&self) -> u64 {
-        nanos(Some(self.0.sum()))
+        nanos(self.0.sum())
     }
 
     /// Returns the summary.
     pub fn percentiles(&self) -> Percentiles {
+        let of = |time: Option<Duration>| nanos(time.unwrap_or_default());
         Percentiles {
             count: self.0.count(),
-            min: nanos(self.0.min()),
-            p50: nanos(self.0.median()),
-            p99: nanos(self.0.percentile(99.0)),
-            max: nanos(self.0.max()),
+            min: of(self.0.min()),
+            p50: of(self.0.median()),
+            p99: of(self.0.percentile(99.0)),
+            max: of(self.0.max()),
         }
     }
 }
 
 /// The bits below the highest one that tell buckets apart, at first.
 const PRECISION_BITS: u8 = 5;
-
-fn nanos(time: Option<Duration>) -> u64 {
-    time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
-}
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,7 @@ use super::connection::{Direction, Pairing};
 use super::requester::Requester;
 use super::series::Series;
 use super::{End, FlowNumber, PacketFacts, TunnelFacts};
+use crate::time::Instant;
 use crate::wire::{Gid, Service};
 
 /// Key of a stream: the sending host and the receiving queue pair.
@@ -97,8 +98,8 @@ pub(super) struct Stream {
     pub(super) tunnel: Option<TunnelFacts>,
     pub(super) source_port: u16,
     pub(super) dscp: Option<u8>,
-    pub(super) first_time: u64,
-    pub(super) last_time: u64,
+    pub(super) first_time: Instant,
+    pub(super) last_time: Instant,
     pub(super) first_frame: u64,
     pub(super) last_frame: u64,
     pub(super) first_request: Option<u64>,
@@ -127,7 +128,7 @@ pub(super) struct Orphans {
 
 impl Stream {
     pub(super) fn new(key: Key, number: FlowNumber, packet: &PacketFacts) -> Self {
-        let time = packet.time.as_nanos();
+        let time = packet.time;
         Self {
             key,
             number,

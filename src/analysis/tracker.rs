@@ -1,5 +1,7 @@
 //! The analysis itself: which connection a packet belongs to, and what it means there.
 
+use core::time::Duration;
+
 use super::budget::Budget;
 use super::conclude::Conclusion;
 use super::connection::{Pairing, Stall};
@@ -16,8 +18,8 @@ use super::{CmFacts, FlowNumber, PacketFacts, PacketNote, PacketRole, Sink, kind
 use crate::observe::agreement::Agreements;
 use crate::observe::fold_map::FoldMap;
 use crate::observe::round_trip::RoundTrip;
-use crate::observe::timing::timeout_nanos;
-use crate::time::Instant;
+use crate::observe::timing::retransmission_timeout;
+use crate::time::{Instant, nanos};
 use crate::wire::{Gid, IcrcVerdict, OpcodeInfo, Operation, Qpn, Role, Service};
 
 /// Configuration of an analysis.
@@ -228,17 +230,17 @@ impl Analysis {
     /// message, and the clock went back by a second (captures that were joined), or its PSN is far
     /// from all in flight and the connection failed or was silent.
     fn begins_anew(&self, index: u32, packet: &PacketFacts, info: &OpcodeInfo) -> bool {
-        const SILENCE_NANOS: u64 = 100_000_000;
-        const CLOCK_STEP_NANOS: u64 = 1_000_000_000;
+        const SILENCE: Duration = Duration::from_millis(100);
+        const CLOCK_STEP: Duration = Duration::from_secs(1);
         let Some(stream) = self.stream(index) else { return false };
         let Some(requester) = &stream.requester else { return false };
         if info.role != Role::Request || info.service == Service::Ud || !info.position.begins() {
             return false;
         }
-        let now = packet.time.as_nanos();
-        now.saturating_add(CLOCK_STEP_NANOS) < stream.last_time
+        let now = packet.time;
+        now.saturating_add(CLOCK_STEP) < stream.last_time
             || (requester.is_far(packet.psn)
-                && (requester.is_failed() || now.saturating_sub(stream.last_time) > SILENCE_NANOS))
+                && (requester.is_failed() || now.saturating_since(stream.last_time) > SILENCE))
     }
 
     fn create<S: Sink>(&mut self, key: Key, packet: &PacketFacts, sink: &mut S) -> Option<u32> {
@@ -291,7 +293,7 @@ impl Analysis {
         if let Some(stream) = self.stream_mut(index) {
             stream.setup = Some(id);
             let requester = stream.requester.get_or_insert_default();
-            requester.agree(exponent.map_or(0, timeout_nanos), mtu);
+            requester.agree(exponent.and_then(retransmission_timeout), mtu);
         }
         let Some(other_qp) = other_end.1 else { return false };
         let peer_key =
@@ -366,7 +368,7 @@ impl Analysis {
             }
             return;
         };
-        let time = packet.time.as_nanos();
+        let time = packet.time;
         let Some(stream) = self.stream_mut(index) else { return };
         let congestion = stream.congestion.get_or_insert_default();
         congestion.cnps += 1;
@@ -530,21 +532,21 @@ impl Analysis {
     /// flight: start, length, the frame before it, and whose requests.
     fn silence_before(&self, index: u32, packet: &PacketFacts) -> Option<(Stall, [bool; 2])> {
         let stream = self.stream(index)?;
-        let least = self.config.thresholds.stall_nanos;
-        let now = packet.time.as_nanos();
-        if now.saturating_sub(stream.last_time) < least {
+        let least = Duration::from_nanos(self.config.thresholds.stall_nanos);
+        let now = packet.time;
+        if now.saturating_since(stream.last_time) < least {
             return None;
         }
         let peer = self.stream(stream.peer?)?;
         let (start, before) =
             (stream.last_time, stream.last_frame).max((peer.last_time, peer.last_frame));
-        let nanos = now.saturating_sub(start);
+        let silence = now.saturating_since(start);
         let waiting = [stream, peer].map(|s| s.requester.as_ref().is_some_and(|r| r.is_inflight()));
-        if nanos < least || waiting == [false, false] {
+        if silence < least || waiting == [false, false] {
             return None;
         }
-        let (start, after) = (Instant::from_nanos(start), Some(packet.frame));
-        let blame = peer.requester.as_ref().and_then(|it| it.blame_for(packet, nanos));
+        let (after, nanos) = (Some(packet.frame), nanos(silence));
+        let blame = peer.requester.as_ref().and_then(|it| it.blame_for(packet, silence));
         Some((Stall { start, nanos, before, after, cause: None, blame }, waiting))
     }
 
@@ -562,7 +564,7 @@ impl Analysis {
     fn touch(&mut self, index: u32, packet: &PacketFacts, verdict: &Verdict, role: PacketRole) {
         let most = self.budget.intervals_max();
         let Some(stream) = self.stream_mut(index) else { return };
-        let time = packet.time.as_nanos();
+        let time = packet.time;
         stream.last_time = stream.last_time.max(time);
         stream.last_frame = packet.frame;
         stream.source_port = packet.source_port;

@@ -9,6 +9,7 @@ use core::ops::Range;
 use std::collections::VecDeque;
 
 use super::disorder::{Disorder, Lateness};
+use crate::time::{Instant, nanos};
 
 /// Requests of a direction that wait for their responses at the most. The oldest are forgotten.
 const RUNS_MAX: usize = 1024;
@@ -32,7 +33,7 @@ pub(crate) struct Run {
     /// Frame of the request.
     pub(crate) frame: u64,
     /// Time of the request.
-    pub(crate) time: u64,
+    pub(crate) time: Instant,
 }
 
 /// Responses that did not come before one that did.
@@ -66,7 +67,7 @@ pub(crate) enum Arrival {
 struct Skipped {
     sequence: u64,
     /// Arrival of the later one, less the shortest round-trip time.
-    time: u64,
+    time: Instant,
 }
 
 /// Responses that are due, in their order.
@@ -129,7 +130,7 @@ impl ResponseRuns {
 
     /// Takes a response, `begins`: the first of its run. What was requested after `answerable`
     /// cannot be answered yet.
-    pub(crate) fn response(&mut self, sequence: u64, begins: bool, answerable: u64) -> Arrival {
+    pub(crate) fn response(&mut self, sequence: u64, begins: bool, answerable: Instant) -> Arrival {
         let holds = |run: &Run| {
             if begins { run.first == sequence } else { (run.first..run.end).contains(&sequence) }
         };
@@ -202,16 +203,16 @@ impl ResponseRuns {
     }
 
     /// A response that was missing, and that others overtook.
-    fn late(&mut self, Skipped { sequence, time }: Skipped, answerable: u64) -> Arrival {
+    fn late(&mut self, Skipped { sequence, time }: Skipped, answerable: Instant) -> Arrival {
         self.has_late = true;
         let next = self.current.map_or(0, |(_, next)| next);
         let packets = next.saturating_sub(sequence + 1).max(1);
-        let lateness = Lateness { packets, nanos: answerable.saturating_sub(time) };
+        let lateness = Lateness { packets, nanos: nanos(answerable.saturating_since(time)) };
         Arrival::Late { is_out_of_order: self.disorder.fall_behind(sequence), lateness }
     }
 
     /// Remembers responses that are missing, the last ones if they are many.
-    fn expect_late(&mut self, missing: Range<u64>, time: u64) {
+    fn expect_late(&mut self, missing: Range<u64>, time: Instant) {
         let first = missing.end.saturating_sub(LATE_MAX as u64).max(missing.start);
         self.missing.extend((first..missing.end).map(|sequence| Skipped { sequence, time }));
         let excess = self.missing.len().saturating_sub(LATE_MAX);
@@ -221,7 +222,7 @@ impl ResponseRuns {
     /// Takes what is missing before a response to `sequence`, which was requested at `time`, though
     /// it is to another request: the rest of the run that is being sent, and the runs that should
     /// have come before.
-    pub(crate) fn pass(&mut self, sequence: u64, time: u64) -> Missing {
+    pub(crate) fn pass(&mut self, sequence: u64, time: Instant) -> Missing {
         let is_before = |run: &Run| run.is_sized && run.end <= sequence && run.time <= time;
         let current = self.current.take_if(|(run, _)| is_before(run));
         let tail = current.map_or(0..0, |(run, next)| next..run.end.max(next));
@@ -250,8 +251,11 @@ fn take(missing: &mut VecDeque<Skipped>, sequence: u64) -> Option<Skipped> {
 mod tests {
     use super::*;
 
+    /// A time behind all requests.
+    const END: Instant = Instant::from_nanos(u64::MAX);
+
     fn run(first: u64, end: u64) -> Run {
-        Run { first, end, length: 0, is_sized: true, frame: first, time: 0 }
+        Run { first, end, length: 0, is_sized: true, frame: first, time: Instant::ZERO }
     }
 
     /// Number of responses that are missing.
@@ -293,35 +297,35 @@ mod tests {
     fn responses_in_order_miss_nothing() {
         let mut runs = runs(&[(0, 3), (3, 4)]);
         for sequence in 0..4 {
-            let arrival = runs.response(sequence, [0, 3].contains(&sequence), u64::MAX);
+            let arrival = runs.response(sequence, [0, 3].contains(&sequence), END);
             assert_eq!(missing_before(arrival), Some(0));
         }
-        assert_eq!(runs.response(3, true, u64::MAX), Arrival::Stray, "a copy");
+        assert_eq!(runs.response(3, true, END), Arrival::Stray, "a copy");
     }
 
     #[test]
     fn gap_and_tail_and_head_are_missing() {
         let mut runs = runs(&[(0, 6), (6, 9)]);
-        assert_eq!(due(runs.response(0, true, u64::MAX)).head, 0..0);
-        assert_eq!(due(runs.response(3, false, u64::MAX)).head, 1..3);
-        let missing = due(runs.response(7, false, u64::MAX));
+        assert_eq!(due(runs.response(0, true, END)).head, 0..0);
+        assert_eq!(due(runs.response(3, false, END)).head, 1..3);
+        let missing = due(runs.response(7, false, END));
         assert_eq!(missing, Missing { tail: 4..6, unanswered: vec![], head: 6..7 });
-        assert_eq!(late_by(runs.response(1, false, u64::MAX)), 6);
-        assert_eq!(runs.response(1, false, u64::MAX), Arrival::Stray);
-        assert_eq!(due(runs.response(8, false, u64::MAX)).head, 8..8);
+        assert_eq!(late_by(runs.response(1, false, END)), 6);
+        assert_eq!(runs.response(1, false, END), Arrival::Stray);
+        assert_eq!(due(runs.response(8, false, END)).head, 8..8);
     }
 
     #[test]
     fn first_response_that_others_overtook_does_not_answer_the_request_made_for_want_of_it() {
         let mut runs = runs(&[(0, 4)]);
-        runs.request(Run { time: 20, ..run(0, 4) });
-        assert_eq!(due(runs.response(1, false, 10)).head, 0..1);
-        assert_eq!(late_by(runs.response(0, true, 10)), 1);
+        runs.request(Run { time: Instant::from_nanos(20), ..run(0, 4) });
+        assert_eq!(due(runs.response(1, false, Instant::from_nanos(10))).head, 0..1);
+        assert_eq!(late_by(runs.response(0, true, Instant::from_nanos(10))), 1);
         for sequence in 2..4 {
-            assert_eq!(missing_before(runs.response(sequence, false, u64::MAX)), Some(0));
+            assert_eq!(missing_before(runs.response(sequence, false, END)), Some(0));
         }
         for sequence in 0..4 {
-            let arrival = runs.response(sequence, sequence == 0, u64::MAX);
+            let arrival = runs.response(sequence, sequence == 0, END);
             assert_eq!(missing_before(arrival), Some(0), "{sequence}");
         }
     }
@@ -329,17 +333,13 @@ mod tests {
     #[test]
     fn first_response_is_late_while_the_next_run_is_not_finished() {
         let mut runs = runs(&[(0, 2), (2, 5)]);
-        runs.request(Run { time: 20, ..run(0, 2) });
-        assert_eq!(due(runs.response(1, false, u64::MAX)).head, 0..1);
-        assert_eq!(missing_before(runs.response(2, true, u64::MAX)), Some(0));
-        assert_eq!(missing_before(runs.response(3, false, u64::MAX)), Some(0));
-        assert_eq!(late_by(runs.response(0, true, 10)), 3);
+        runs.request(Run { time: Instant::from_nanos(20), ..run(0, 2) });
+        assert_eq!(due(runs.response(1, false, END)).head, 0..1);
+        assert_eq!(missing_before(runs.response(2, true, END)), Some(0));
+        assert_eq!(missing_before(runs.response(3, false, END)), Some(0));
+        assert_eq!(late_by(runs.response(0, true, Instant::from_nanos(10))), 3);
         for (sequence, begins) in [(4, false), (0, true), (1, false)] {
-            assert_eq!(
-                missing_before(runs.response(sequence, begins, u64::MAX)),
-                Some(0),
-                "{sequence}"
-            );
+            assert_eq!(missing_before(runs.response(sequence, begins, END)), Some(0), "{sequence}");
         }
     }
 
@@ -347,11 +347,11 @@ mod tests {
     fn last_response_that_others_overtook_does_not_begin_a_later_run() {
         let mut runs = runs(&[(0, 4), (4, 8), (3, 4)]);
         for (sequence, begins) in [(0, true), (1, false), (2, false)] {
-            assert_eq!(missing_before(runs.response(sequence, begins, u64::MAX)), Some(0));
+            assert_eq!(missing_before(runs.response(sequence, begins, END)), Some(0));
         }
-        assert_eq!(due(runs.response(4, true, u64::MAX)).tail, 3..4);
-        assert_eq!(late_by(runs.response(3, false, u64::MAX)), 1);
-        assert_eq!(missing_before(runs.response(5, false, u64::MAX)), Some(0));
+        assert_eq!(due(runs.response(4, true, END)).tail, 3..4);
+        assert_eq!(late_by(runs.response(3, false, END)), 1);
+        assert_eq!(missing_before(runs.response(5, false, END)), Some(0));
     }
 
     #[test]
@@ -362,11 +362,11 @@ mod tests {
         let all = [(0, true), (1, false), (4, true), (5, false), (6, false), (7, false)];
         let missing: Vec<_> = all
             .iter()
-            .flat_map(|&(sequence, begins)| due(runs.response(sequence, begins, u64::MAX)).tail)
+            .flat_map(|&(sequence, begins)| due(runs.response(sequence, begins, END)).tail)
             .collect();
         assert_eq!(missing, [2, 3]);
         for (sequence, begins) in [(2, true), (3, false), (4, true)] {
-            let arrival = runs.response(sequence, begins, u64::MAX);
+            let arrival = runs.response(sequence, begins, END);
             assert_eq!(missing_before(arrival), Some(0), "{sequence}");
         }
     }
@@ -374,8 +374,8 @@ mod tests {
     #[test]
     fn request_without_a_response_is_unanswered() {
         let mut runs = runs(&[(0, 2), (2, 4), (4, 6)]);
-        assert_eq!(due(runs.response(0, true, u64::MAX)).unanswered, []);
-        assert_eq!(due(runs.response(4, true, u64::MAX)).unanswered, [run(2, 4)]);
+        assert_eq!(due(runs.response(0, true, END)).unanswered, []);
+        assert_eq!(due(runs.response(4, true, END)).unanswered, [run(2, 4)]);
     }
 
     #[test]
@@ -384,10 +384,10 @@ mod tests {
         runs.request(Run { length: 1024, is_sized: false, ..run(0, 16) });
         runs.request(run(16, 17));
         for sequence in 0..4 {
-            assert_eq!(missing_before(runs.response(sequence, sequence == 0, u64::MAX)), Some(0));
+            assert_eq!(missing_before(runs.response(sequence, sequence == 0, END)), Some(0));
         }
         runs.size(1024);
-        assert_eq!(due(runs.response(16, true, u64::MAX)).tail, 4..4);
+        assert_eq!(due(runs.response(16, true, END)).tail, 4..4);
     }
 
     #[test]
@@ -397,8 +397,8 @@ mod tests {
         runs.request(run(4, 6));
         runs.arrive(2, 2);
         runs.request(run(2, 4));
-        runs.response(0, true, u64::MAX);
-        let missing = due(runs.response(2, true, u64::MAX));
+        runs.response(0, true, END);
+        let missing = due(runs.response(2, true, END));
         assert_eq!(missing, Missing { tail: 1..2, unanswered: vec![], head: 2..2 });
     }
 }

@@ -18,6 +18,7 @@ use super::connection::{Connection, Direction};
 use super::evidence::{Evidence, Frames};
 use super::finding::{Certainty, Finding, FindingKind, KindSet, Thresholds};
 use super::{End, FlowNumber, Setup};
+use crate::time::nanos;
 use crate::wire::Gid;
 
 /// A connection that ended, and what was kept of it.
@@ -136,6 +137,6 @@ impl Side<'_> {
     /// Returns the nanoseconds from the first packet of the connection to its last.
     pub(super) fn duration(&self) -> u64 {
         let (first, last) = (self.connection.first_time, self.connection.last_time);
-        last.as_nanos().saturating_sub(first.as_nanos())
+        nanos(last.saturating_since(first))
     }
 }

@@ -8,7 +8,7 @@ use super::rule::{SHARE_RATIO, float, share, surprise_min, weighted_log};
 use crate::analysis::finding::{Finding, FindingKind};
 use crate::analysis::report::CaptureFacts;
 use crate::analysis::serialize;
-use crate::time::Instant;
+use crate::time::{Instant, nanos};
 
 /// Parts into which the time of a capture is divided.
 const PARTS: usize = 64;
@@ -46,7 +46,7 @@ pub(super) fn of_findings(capture: &CaptureFacts, findings: &[Finding]) -> Vec<B
     let (Some(first), Some(last)) = (capture.first_time, capture.last_time) else {
         return Vec::new();
     };
-    let span = last.as_nanos().saturating_sub(first.as_nanos());
+    let span = nanos(last.saturating_since(first));
     if span < PARTS as u64 {
         return Vec::new();
     }

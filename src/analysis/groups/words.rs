@@ -4,7 +4,7 @@ use super::rule::share;
 use super::{Burst, Group, KindShare, KindSummary, Subject};
 use crate::analysis::text::units::{count, counted, duration};
 use crate::decode::address_text;
-use crate::time::Instant;
+use crate::time::{Instant, nanos};
 
 impl Subject {
     /// The subject: `host 192.0.2.7`, `path 192.0.2.9 ↔ 192.0.2.21`.
@@ -93,8 +93,8 @@ impl KindSummary {
 impl Burst {
     /// The time, counted from the begin of the capture, and what begins in it.
     pub(crate) fn text(&self, start: Option<Instant>) -> String {
-        let start = start.map_or(0, Instant::as_nanos);
-        let [from, to] = [self.from, self.to].map(|time| time.as_nanos().saturating_sub(start));
+        let start = start.unwrap_or_default();
+        let [from, to] = [self.from, self.to].map(|time| nanos(time.saturating_since(start)));
         format!(
             "time {} to {}: {} of {} with {} have it from then on, at {} of the packets",
             duration(from),

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::limits::RECENT_ACKS_MAX;
+use crate::time::Instant;
 use crate::wire::Msn;
 
 /// A NAK or RNR NAK.
@@ -11,7 +12,7 @@ pub(super) struct LastNak {
     pub(super) sequence: u64,
     pub(super) digest: u32,
     pub(super) frame: u64,
-    pub(super) time: u64,
+    pub(super) time: Instant,
     pub(super) is_sequence_error: bool,
 }
 
@@ -22,14 +23,14 @@ pub(super) struct LastAnswer {
     pub(super) is_response: bool,
     pub(super) sequence: u64,
     pub(super) frame: u64,
-    pub(super) time: u64,
+    pub(super) time: Instant,
 }
 
 /// A response that came, new or not.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Heard {
     pub(super) sequence: u64,
-    pub(super) time: u64,
+    pub(super) time: Instant,
 }
 
 /// Acknowledgements and NAKs of one requester.

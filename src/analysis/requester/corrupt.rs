@@ -5,14 +5,15 @@ use core::ops::RangeInclusive;
 use super::limits::EVIDENCE_MAX;
 use super::recovery::Trigger;
 use super::{PacketFacts, PacketRole, Requester};
-use crate::observe::timing::RTT_NANOS_LEAST;
+use crate::observe::timing::RTT_LEAST;
+use crate::time::Instant;
 
 /// A request with a wrong ICRC.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CorruptRequest {
     pub(super) sequence: u64,
     pub(super) frame: u64,
-    pub(super) time: u64,
+    pub(super) time: Instant,
 }
 
 /// A response with a wrong ICRC.
@@ -35,7 +36,7 @@ impl Corrupt {
     fn add_request(&mut self, request: CorruptRequest) {
         let is_copy = |known: &CorruptRequest| {
             known.sequence == request.sequence
-                && request.time.saturating_sub(known.time) < RTT_NANOS_LEAST
+                && request.time.saturating_since(known.time) < RTT_LEAST
         };
         if !self.requests.last().is_some_and(is_copy) {
             push_bounded(&mut self.requests, request);
@@ -112,7 +113,7 @@ impl Requester {
             ..self.next().saturating_add(EVIDENCE_MAX as u64 * 2);
         let is_near = self.progress.space.is_started() && near.contains(&sequence);
         if is_near && !packet.sightings.is_damaged_copy {
-            let (frame, time) = (packet.frame, packet.time.as_nanos());
+            let (frame, time) = (packet.frame, packet.time);
             self.corrupt.add_request(CorruptRequest { sequence, frame, time });
         }
         sequence

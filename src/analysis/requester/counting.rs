@@ -1,5 +1,7 @@
 //! Messages and retransmissions, counted.
 
+use core::time::Duration;
+
 use super::inflight::Inflight;
 use super::limits::STALLS_MAX;
 use super::records::Record;
@@ -7,6 +9,7 @@ use super::{Message, PacketFacts, Requester, RetransmissionCause, Scene, Sink, V
 use crate::analysis::connection::Stall;
 use crate::analysis::message::{OperationStatistics, Outcome};
 use crate::observe::disorder::Lateness;
+use crate::time::{Instant, nanos};
 use crate::wire::Operation;
 
 impl Requester {
@@ -57,7 +60,7 @@ impl Requester {
                 operation.bytes += message.bytes;
                 self.statistics.goodput_bytes += message.bytes;
                 if let Some(end) = message.end {
-                    let nanos = end.as_nanos().saturating_sub(message.start.as_nanos());
+                    let nanos = nanos(end.saturating_since(message.start));
                     // The direction's latency is the sum of those of its operations, at the end.
                     operation.latency.add(nanos);
                     self.latency_max = self.latency_max.max(nanos);
@@ -113,12 +116,12 @@ impl Requester {
     }
 
     /// Returns the lateness of a request that was missing and arrives at `now`.
-    pub(super) fn lateness_of(&self, sequence: u64, now: u64) -> Lateness {
+    pub(super) fn lateness_of(&self, sequence: u64, now: Instant) -> Lateness {
         let records = &self.progress.records;
         let missed = records.get(sequence).map_or(now, |record| record.time);
         let is_ahead = |record: &&Record| record.is_seen() && record.sequence > sequence;
         let packets = records.from(sequence).filter(is_ahead).count() as u64;
-        Lateness { packets: packets.max(1), nanos: now.saturating_sub(missed) }
+        Lateness { packets: packets.max(1), nanos: nanos(now.saturating_since(missed)) }
     }
 
     /// Counts a packet that the network delivered twice.
@@ -128,9 +131,9 @@ impl Requester {
     }
 
     /// Adds a round-trip time.
-    pub(super) fn add_round_trip(&mut self, nanos: u64) {
-        self.statistics.rtt.add(nanos);
-        self.round_trip.add(nanos);
+    pub(super) fn add_round_trip(&mut self, time: Duration) {
+        self.statistics.rtt.add(nanos(time));
+        self.round_trip.add(time);
     }
 
     /// Keeps a silence if it is one of the longest.

@@ -1,5 +1,7 @@
 //! The end of a requester: the capture ends, its queue pair begins anew, or it gets no answer.
 
+use core::time::Duration;
+
 use super::progress::Seen;
 use super::recovery::Recovery;
 use super::{Budget, PacketFacts, Requester, RetransmissionCause, Scene, Sink};
@@ -8,7 +10,7 @@ use crate::analysis::evidence::Failure;
 use crate::analysis::message::Outcome;
 use crate::observe::responses::Missing;
 use crate::observe::sequence::psn_of;
-use crate::time::Instant;
+use crate::time::{Instant, nanos};
 use crate::wire::Service;
 
 /// The end of a requester that gets no answer.
@@ -17,8 +19,8 @@ struct Ending {
     outcome: Outcome,
     attempts: u32,
     /// Time when the request was transmitted first, and when the requester was heard last.
-    first_time: u64,
-    last_time: u64,
+    first_time: Instant,
+    last_time: Instant,
     last_frame: u64,
     /// Whether the requester has given up.
     is_over: bool,
@@ -34,7 +36,7 @@ impl Requester {
         &mut self,
         service: Service,
         silence: Option<Stall>,
-        end_time: u64,
+        end_time: Instant,
         scene: &mut Scene<'_, S>,
     ) {
         match service {
@@ -108,11 +110,11 @@ impl Requester {
 
     /// Decides how messages in flight ended when the capture does, or when the queue pair begins
     /// anew.
-    fn end_reliable<S: Sink>(&mut self, end_time: u64, scene: &mut Scene<'_, S>) {
+    fn end_reliable<S: Sink>(&mut self, end_time: Instant, scene: &mut Scene<'_, S>) {
         self.accept_missing_responses(scene);
         let mut unanswered = self.reads.runs.take_unanswered(self.progress.unacked);
         let least = self.round_trip.timeout_least();
-        unanswered.retain(|run| end_time.saturating_sub(run.time) >= least);
+        unanswered.retain(|run| end_time.saturating_since(run.time) >= least);
         if !unanswered.is_empty() {
             // Without an acknowledgment the requests themselves are all that shows it.
             let requests = unanswered.iter().map(|run| run.frame);
@@ -131,8 +133,8 @@ impl Requester {
             attempts: ending.attempts,
             first_frame: self.progress.frame,
             last_frame: ending.last_frame,
-            time_nanos: ending.last_time.saturating_sub(ending.first_time),
-            silence_nanos: end_time.saturating_sub(ending.last_time),
+            time_nanos: nanos(ending.last_time.saturating_since(ending.first_time)),
+            silence_nanos: nanos(end_time.saturating_since(ending.last_time)),
             last_acked: self.last_acked_psn(),
             is_over: ending.is_over,
             message: told,
@@ -148,17 +150,17 @@ impl Requester {
 
     /// Returns the end of a requester that retransmits without an answer, and whether it has given
     /// up: its silence is longer than it waited before.
-    fn ending(&self, end_time: u64) -> Option<Ending> {
+    fn ending(&self, end_time: Instant) -> Option<Ending> {
         let first = self.messages.first()?;
         let Recovery { attempts, attempts_since, attempt_interval, pass_cause, .. } = self.recovery;
         if let Some(Seen { time: last_time, frame: last_frame }) = self.not_ready.last()
             && last_time >= self.progress.last_request.time
         {
             let wait = match self.not_ready.wait_max() {
-                0 => self.rnr_timer_nanos().saturating_mul(8),
+                Duration::ZERO => self.rnr_timer().saturating_mul(8),
                 wait => wait,
             };
-            let is_over = end_time.saturating_sub(last_time) > wait.saturating_mul(4);
+            let is_over = end_time.saturating_since(last_time) > wait.saturating_mul(4);
             let (outcome, attempts) = (Outcome::RnrRetryExceeded, self.not_ready.attempts());
             let first_time = self.not_ready.since().unwrap_or(last_time);
             let ending = Ending { outcome, attempts, first_time, last_time, last_frame, is_over };
@@ -168,7 +170,7 @@ impl Requester {
             return None;
         }
         let Seen { time: last_time, frame: last_frame } = self.progress.last_request;
-        let silence = end_time.saturating_sub(last_time);
+        let silence = end_time.saturating_since(last_time);
         let is_over = silence > attempt_interval.saturating_mul(3) || attempts >= RETRIES_MAX;
         let is_timeout = pass_cause == Some(RetransmissionCause::Timeout);
         let (outcome, first_time) = (Outcome::RetryExceeded, attempts_since);
@@ -176,10 +178,10 @@ impl Requester {
         (is_over || (is_timeout && attempts > 1)).then_some(ending)
     }
 
-    /// Time that a receiver that is not ready asks to wait, in nanoseconds; 0 if none did.
-    pub(super) fn rnr_timer_nanos(&self) -> u64 {
+    /// Time that a receiver that is not ready asks to wait; zero if none did.
+    pub(super) fn rnr_timer(&self) -> Duration {
         let timer = self.evidence_or_none().and_then(|evidence| evidence.rnr_timer);
-        timer.map_or(0, |timer| u64::from(timer.micros()) * 1000)
+        timer.map(|timer| Duration::from_micros(timer.micros().into())).unwrap_or_default()
     }
 
     /// READs whose responses the capture missed: later requests were answered, and the requester
@@ -197,8 +199,7 @@ impl Requester {
                 self.reads.missing_in(first..=last).count() as u64 + (last + 1).saturating_sub(end);
             self.statistics.not_captured += count;
             self.losses.disprove_all(|loss| loss.is_response_in(first..=last));
-            let (time, frame) =
-                (Instant::from_nanos(self.answers.last.time), self.answers.last.frame);
+            let (time, frame) = (self.answers.last.time, self.answers.last.frame);
             self.messages.end_first_read((time, frame));
             self.evidence().not_captured.push(frame);
         }

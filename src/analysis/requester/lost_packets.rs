@@ -8,8 +8,9 @@ use super::records::RecordFlags;
 use super::recovery::{Asked, OpenTimeout, Trigger};
 use super::{LossPlace, PacketFacts, PacketRole, Requester, RetransmissionCause, Scene, Sink};
 use crate::observe::responses::Missing;
-use crate::observe::timing::TIMEOUT_NANOS_LEAST;
+use crate::observe::timing::TIMEOUT_LEAST;
 use crate::observe::transmissions::Spanning;
+use crate::time::Instant;
 
 impl Requester {
     /// Decides what was lost when the requester goes back to `sequence` with `packet`.
@@ -68,7 +69,8 @@ impl Requester {
             // Told when it came.
             return;
         }
-        let requested = self.progress.records.get(sequence).map_or(0, |record| record.time);
+        let requested =
+            self.progress.records.get(sequence).map_or(Instant::ZERO, |record| record.time);
         let missing = self.reads.runs.pass(sequence, requested);
         self.report_missing(&missing, proof, scene);
     }
@@ -266,7 +268,7 @@ impl Requester {
             self.recovery.open_timeout.get_or_insert(timeout);
             return;
         }
-        let now = packet.time.as_nanos();
+        let now = packet.time;
         let is_told = |from, to| self.progress.records.any(from, to, RecordFlags::LOSS_REPORTED);
         if is_told(sequence, sequence + 1)
             || is_told(sequence.max(self.progress.unacked), self.next())
@@ -274,7 +276,7 @@ impl Requester {
             return;
         }
         let last = self.progress.records.get(sequence);
-        let elapsed = last.map_or(0, |record| now.saturating_sub(record.time));
+        let elapsed = last.map(|record| now.saturating_since(record.time)).unwrap_or_default();
         let proof = packet.frame;
         let until = self.next();
         if let Some(corrupt) = self.corrupt.take_response_in(sequence..=until) {
@@ -288,7 +290,7 @@ impl Requester {
         if self.progress.unacked > sequence {
             let ack = self.answers.last;
             // Acknowledged, and long ago: the acknowledgement did not arrive.
-            let since_ack = now.saturating_sub(ack.time);
+            let since_ack = now.saturating_since(ack.time);
             if ack.sequence >= sequence && since_ack > elapsed / 4 {
                 let loss = Loss::of(PacketRole::Ack, ack.sequence, proof).captured(ack.frame);
                 self.report_answer(loss, Sign::Gap, scene);
@@ -311,10 +313,8 @@ impl Requester {
             self.recovery.open_timeout = Some(timeout);
             return;
         }
-        let since = packet.time.as_nanos().saturating_sub(self.recovery.attempt_time);
-        if since
-            >= TIMEOUT_NANOS_LEAST.max(self.round_trip.smoothed().saturating_mul(SLOW_ROUND_TRIPS))
-        {
+        let since = packet.time.saturating_since(self.recovery.attempt_time);
+        if since >= TIMEOUT_LEAST.max(self.round_trip.smoothed().saturating_mul(SLOW_ROUND_TRIPS)) {
             // It answers long after the last retransmission came: it has what was sent before, and
             // is slow.
             return self.note_slow_answer(packet);
@@ -358,4 +358,4 @@ impl Requester {
 
 /// An answer that comes later than so many round trips after the last retransmission is not one to
 /// it.
-const SLOW_ROUND_TRIPS: u64 = 8;
+const SLOW_ROUND_TRIPS: u32 = 8;

@@ -33,6 +33,8 @@ mod responses;
 mod retransmissions;
 mod unreliable;
 
+use core::time::Duration;
+
 use answers::Answers;
 use corrupt::Corrupt;
 pub(super) use counting::operation_mut;
@@ -148,10 +150,9 @@ impl Requester {
         u16::try_from(self.sizes.mtu()).ok().filter(|&mtu| mtu > 0)
     }
 
-    /// Takes what the connection manager agreed: the retransmission timeout in nanoseconds (0:
-    /// none), and the path MTU.
-    pub(super) fn agree(&mut self, timeout_nanos: u64, path_mtu: Option<u16>) {
-        self.round_trip.agree_timeout(timeout_nanos);
+    /// Takes what the connection manager agreed: the retransmission timeout and the path MTU.
+    pub(super) fn agree(&mut self, timeout: Option<Duration>, path_mtu: Option<u16>) {
+        self.round_trip.agree_timeout(timeout);
         path_mtu.into_iter().for_each(|mtu| self.set_mtu(mtu.into()));
     }
 
@@ -177,12 +178,12 @@ impl Requester {
 
     /// Returns the place where most of a silence passed that a response ends, if capture points at
     /// both ends tell.
-    pub(super) fn blame_for(&self, packet: &PacketFacts, nanos: u64) -> Option<Blame> {
-        let answered = packet.sightings.far?.as_nanos();
+    pub(super) fn blame_for(&self, packet: &PacketFacts, silence: Duration) -> Option<Blame> {
+        let answered = packet.sightings.far?;
         let info = packet.opcode.info().filter(|info| info.role == Role::Response)?;
         let requested = self.progress.last_far().filter(|_| info.service != Service::Ud)?;
-        let at_responder = answered.saturating_sub(requested);
-        Some(if at_responder > nanos / 2 { Blame::Responder } else { Blame::Network })
+        let at_responder = answered.saturating_since(requested);
+        Some(if at_responder > silence / 2 { Blame::Responder } else { Blame::Network })
     }
 
     /// Keeps frames with marks and CNPs as evidence.

@@ -9,6 +9,7 @@ use super::recovery::{Asked, Trigger};
 use super::{PacketFacts, Requester, RetransmissionCause, Scene, Sink, Verdict};
 use crate::analysis::evidence::Refusal;
 use crate::analysis::message::Outcome;
+use crate::time::Instant;
 use crate::wire::aeth::{Answer, NakCode, RnrTimer};
 
 impl Requester {
@@ -28,19 +29,19 @@ impl Requester {
     /// The response `missing` did not come before a later one.
     pub(super) fn imply_nak(&mut self, missing: u64, packet: &PacketFacts) {
         // One that it went back for, and requested again since, counts anew.
-        let requested = self.progress.records.get(missing).map_or(0, |record| record.time);
+        let requested =
+            self.progress.records.get(missing).map_or(Instant::ZERO, |record| record.time);
         let is_known = |known: Trigger| known.sequence == missing && known.time >= requested;
         // For one that came late it goes back as well, to request all that is missing behind it.
         let is_going_back = |known: Trigger| {
-            matches!(known.asked, Asked::Late | Asked::Replayed)
-                && known.is_current(packet.time.as_nanos())
+            matches!(known.asked, Asked::Late | Asked::Replayed) && known.is_current(packet.time)
         };
-        if self.is_recovering(packet.time.as_nanos())
+        if self.is_recovering(packet.time)
             || self.recovery.implied.is_some_and(|known| is_known(known) || is_going_back(known))
         {
             return;
         }
-        let (time, frame) = (packet.time.as_nanos(), packet.frame);
+        let (time, frame) = (packet.time, packet.frame);
         let (cause, sequence) = (RetransmissionCause::ImpliedNak, missing);
         let is_overtaken = self.sequence_of(packet.psn) > missing;
         let asked = if is_overtaken { Asked::Missing } else { Asked::Presumed };
@@ -56,7 +57,7 @@ impl Requester {
         requests: u32,
         packet: &PacketFacts,
     ) {
-        let now = packet.time.as_nanos();
+        let now = packet.time;
         let is_presumed = |known: &mut Trigger| {
             known.asked == Asked::Presumed && known.sequence <= *answered.end()
         };
@@ -74,7 +75,7 @@ impl Requester {
     }
 
     fn set_trigger(&mut self, cause: RetransmissionCause, sequence: u64, packet: &PacketFacts) {
-        let (time, frame) = (packet.time.as_nanos(), packet.frame);
+        let (time, frame) = (packet.time, packet.frame);
         // After an RNR NAK some responders report the packets behind as out of sequence.
         let stays = [cause, RetransmissionCause::Rnr];
         let is_sent_since = |before: &Trigger| {
@@ -94,7 +95,7 @@ impl Requester {
     /// Whether a NAK or RNR NAK is a copy of the previous one that the network made: the same
     /// packet, and no request since that it can answer. Remembers it otherwise.
     fn is_nak_copy(&mut self, sequence: u64, packet: &PacketFacts) -> bool {
-        let (digest, frame, time) = (packet.digest, packet.frame, packet.time.as_nanos());
+        let (digest, frame, time) = (packet.digest, packet.frame, packet.time);
         let answer = packet.aeth.map(|(syndrome, _)| syndrome.answer());
         let is_sequence_error = answer == Some(Answer::Nak(NakCode::PsnSequenceError));
         let nak = LastNak { sequence, digest, frame, time, is_sequence_error };
@@ -107,7 +108,7 @@ impl Requester {
         if packet.sightings.is_delivered {
             return false;
         }
-        let is_at_once = time.saturating_sub(known.time) < self.round_trip.smoothed() / 2;
+        let is_at_once = time.saturating_since(known.time) < self.round_trip.smoothed() / 2;
         if self.progress.last_request.frame.max(self.answers.repeat_frame) > known.frame
             && !is_at_once
         {
@@ -164,7 +165,7 @@ impl Requester {
     /// was sent before that came, the earlier packet arrived late, without being retransmitted, and
     /// the responder had dropped this one.
     fn add_sequence_nak(&mut self, sequence: u64, before: Option<LastNak>, packet: &PacketFacts) {
-        let (cause, time) = (RetransmissionCause::SequenceNak, packet.time.as_nanos());
+        let (cause, time) = (RetransmissionCause::SequenceNak, packet.time);
         let (frame, mut asked) = (packet.frame, Asked::Missing);
         let record =
             self.progress.records.get(sequence).filter(|it| it.is_seen() && it.missing == 0);
@@ -252,7 +253,7 @@ impl Requester {
         evidence.rnrs.push(packet.frame);
         evidence.rnr_timers_differ |= evidence.rnr_timer.is_some_and(|known| known != timer);
         evidence.rnr_timer.get_or_insert(timer);
-        self.not_ready.refuse(Seen { time: packet.time.as_nanos(), frame: packet.frame });
+        self.not_ready.refuse(Seen { time: packet.time, frame: packet.frame });
         self.set_trigger(RetransmissionCause::Rnr, sequence, packet);
     }
 }

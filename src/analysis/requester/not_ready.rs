@@ -1,14 +1,17 @@
 //! RNR NAKs, until the requester retransmits for them.
 
+use core::time::Duration;
+
 use super::progress::Seen;
+use crate::time::Instant;
 
 /// RNR NAKs of one requester.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NotReady {
     /// Time of the first RNR NAK that was not followed by a retransmission yet.
-    since: Option<u64>,
+    since: Option<Instant>,
     /// Longest time from an RNR NAK to the retransmission.
-    wait_max: u64,
+    wait_max: Duration,
     /// RNR NAKs since the last progress.
     attempts: u32,
     last: Option<Seen>,
@@ -23,8 +26,8 @@ impl NotReady {
     }
 
     /// Takes a retransmission. Returns the wait that it ends.
-    pub(super) fn retransmit(&mut self, now: u64) -> u64 {
-        let wait = self.since.take().map_or(0, |since| now.saturating_sub(since));
+    pub(super) fn retransmit(&mut self, now: Instant) -> Duration {
+        let wait = self.since.take().map(|since| now.saturating_since(since)).unwrap_or_default();
         self.wait_max = self.wait_max.max(wait);
         wait
     }
@@ -45,12 +48,12 @@ impl NotReady {
     }
 
     /// Time of the first RNR NAK that was not followed by a retransmission yet.
-    pub(super) fn since(&self) -> Option<u64> {
+    pub(super) fn since(&self) -> Option<Instant> {
         self.since
     }
 
-    /// Longest time from an RNR NAK to the retransmission; 0 if there was none.
-    pub(super) fn wait_max(&self) -> u64 {
+    /// Longest time from an RNR NAK to the retransmission; zero if there was none.
+    pub(super) fn wait_max(&self) -> Duration {
         self.wait_max
     }
 }

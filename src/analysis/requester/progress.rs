@@ -4,11 +4,12 @@ use super::records::Record;
 use crate::observe::disorder::Disorder;
 use crate::observe::sequence::PsnSpace;
 use crate::observe::transmissions::Transmissions;
+use crate::time::Instant;
 
-/// A frame and its time in nanoseconds.
+/// A frame and its time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
-    pub(super) time: u64,
+    pub(super) time: Instant,
     pub(super) frame: u64,
 }
 
@@ -28,8 +29,8 @@ pub(super) struct Progress {
     pub(super) skips: u64,
     pub(super) disorder: Disorder,
     pub(super) last_request: Seen,
-    /// Time when the capture point at the responder saw a request last; 0 if there is none.
-    last_far: u64,
+    /// Time when the capture point at the responder saw a request last.
+    last_far: Option<Instant>,
     /// Request packets that were new.
     pub(super) new_packets: u64,
 }
@@ -48,13 +49,13 @@ impl Progress {
     }
 
     /// Notes the last request, and when the capture point at the responder saw it.
-    pub(super) fn note_request(&mut self, request: Seen, far: Option<u64>) {
+    pub(super) fn note_request(&mut self, request: Seen, far: Option<Instant>) {
         self.last_request = request;
-        self.last_far = far.unwrap_or(self.last_far);
+        self.last_far = far.or(self.last_far);
     }
 
     /// Time when the capture point at the responder saw a request last.
-    pub(super) fn last_far(&self) -> Option<u64> {
-        (self.last_far > 0).then_some(self.last_far)
+    pub(super) fn last_far(&self) -> Option<Instant> {
+        self.last_far
     }
 }

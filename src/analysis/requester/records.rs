@@ -1,6 +1,7 @@
 //! The request packets of one direction that are in flight or were so recently.
 
 use crate::observe::transmissions::{Spanning, Transmissions};
+use crate::time::Instant;
 
 /// One PSN, or the PSNs of a READ, or PSNs that were skipped.
 #[derive(Clone, Copy, Debug)]
@@ -12,7 +13,7 @@ pub(super) struct Record {
     /// The digest of the packet; see [`PacketFacts::digest`](super::super::PacketFacts::digest).
     pub(super) digest: u32,
     /// Time of the last transmission; for PSNs that were skipped, the time when that was noticed.
-    pub(super) time: u64,
+    pub(super) time: Instant,
     /// The frame of its last transmission; of PSNs that were skipped, the one that shows it.
     pub(super) frame: u64,
     /// Pass of the sender in which it was transmitted last.

@@ -1,5 +1,6 @@
 //! Recovery of one requester: where it went back to, and what made it do so.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::limits::NAKS_MAX;
@@ -8,7 +9,8 @@ use super::records::{Record, RecordFlags};
 use super::{PacketFacts, Requester, RetransmissionCause};
 use crate::observe::disorder::Disorder;
 use crate::observe::round_trip::RoundTrip;
-use crate::observe::timing::TIMEOUT_NANOS_LEAST;
+use crate::observe::timing::TIMEOUT_LEAST;
+use crate::time::{Instant, nanos};
 
 /// A response that makes the requester go back.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +19,7 @@ pub(super) struct Trigger {
     /// Sequence number that it goes back to: the PSN of the NAK, or the first response that is
     /// missing.
     pub(super) sequence: u64,
-    pub(super) time: u64,
+    pub(super) time: Instant,
     pub(super) frame: u64,
     pub(super) asked: Asked,
 }
@@ -25,9 +27,9 @@ pub(super) struct Trigger {
 impl Trigger {
     /// Whether the requester may still go back for it: what is settled counts only while the
     /// requester can be about to.
-    pub(super) fn is_current(&self, now: u64) -> bool {
+    pub(super) fn is_current(&self, now: Instant) -> bool {
         matches!(self.asked, Asked::Missing | Asked::Presumed | Asked::Passed | Asked::Dropped)
-            || now.saturating_sub(self.time) < TIMEOUT_NANOS_LEAST
+            || now.saturating_since(self.time) < TIMEOUT_LEAST
     }
 }
 
@@ -94,11 +96,11 @@ pub(super) struct Recovery {
     pub(super) open_timeout: Option<OpenTimeout>,
     /// Rewinds since the last progress, and the time of the last one.
     pub(super) attempts: u32,
-    pub(super) attempt_time: u64,
+    pub(super) attempt_time: Instant,
     /// The time of the first of these rewinds.
-    pub(super) attempts_since: u64,
+    pub(super) attempts_since: Instant,
     /// The longest time between two attempts without progress.
-    pub(super) attempt_interval: u64,
+    pub(super) attempt_interval: Duration,
 }
 
 impl Recovery {
@@ -111,7 +113,7 @@ impl Recovery {
     }
 
     /// Takes back what was changed at `time`, and keeps what came since.
-    fn restore(&mut self, before: Self, time: u64) {
+    fn restore(&mut self, before: Self, time: Instant) {
         let since = core::mem::replace(self, before);
         let newer = |known: Option<Trigger>| known.filter(|known| known.time > time);
         self.pass = since.pass;
@@ -136,10 +138,10 @@ impl Recovery {
     /// The NAK that names a sequence number and that the requester has not acted on, or one that
     /// names what was acknowledged since: the requester goes back to the first that is not, as far
     /// as it knows then.
-    pub(super) fn nak_of(&self, sequence: u64, unacked: u64, now: u64) -> Option<Trigger> {
+    pub(super) fn nak_of(&self, sequence: u64, unacked: u64, now: Instant) -> Option<Trigger> {
         let is_it = |nak: &&Trigger| {
             (nak.sequence == sequence || (nak.sequence < sequence && sequence <= unacked))
-                && now.saturating_sub(nak.time) < NAK_REACTION_NANOS
+                && now.saturating_since(nak.time) < NAK_REACTION
         };
         self.naks.iter().rev().find(is_it).copied()
     }
@@ -159,8 +161,8 @@ pub(super) struct Tentative {
     /// The sequence number behind them.
     pub(super) end: u64,
     pub(super) cause: RetransmissionCause,
-    pub(super) wait: u64,
-    pub(super) time: u64,
+    pub(super) wait: Duration,
+    pub(super) time: Instant,
 }
 
 /// Packets of which it may stay open whether they were retransmitted or late.
@@ -193,8 +195,8 @@ impl Requester {
 
     /// Whether the requester went back and waits for what it requested again. If it waits for
     /// longer than its timeout takes, the capture has missed the response.
-    pub(super) fn is_recovering(&self, now: u64) -> bool {
-        let since = now.saturating_sub(self.recovery.attempt_time);
+    pub(super) fn is_recovering(&self, now: Instant) -> bool {
+        let since = now.saturating_since(self.recovery.attempt_time);
         self.recovery.is_recovering && since < self.round_trip.timeout_least()
     }
 
@@ -208,7 +210,7 @@ impl Requester {
             return false;
         };
         let (end, cursor) = (tentative.end, tentative.before.cursor);
-        let (is_forward, now) = (first > cursor, packet.time.as_nanos());
+        let (is_forward, now) = (first > cursor, packet.time);
         let record = self.progress.records.get(next).copied();
         let missing = record.filter(|record| record.missing > 0);
         if let Some(record) = missing.filter(|record| !record.is_seen())
@@ -226,7 +228,7 @@ impl Requester {
         let follows = next > first && (is_forward || next < cursor) && !(fills && next > end);
         let is_repeated = !is_forward
             && next <= first
-            && now.saturating_sub(tentative.time) >= self.round_trip.timeout_least();
+            && now.saturating_since(tentative.time) >= self.round_trip.timeout_least();
         if follows || is_repeated {
             if is_forward {
                 self.skip_until(cursor, first);
@@ -247,7 +249,7 @@ impl Requester {
         let counter = self.statistics.retransmissions.of_mut(tentative.cause);
         if !is_forward {
             counter.rewinds = counter.rewinds.saturating_sub(1);
-            counter.wait_nanos = counter.wait_nanos.saturating_sub(tentative.wait);
+            counter.wait_nanos = counter.wait_nanos.saturating_sub(nanos(tentative.wait));
         }
         self.recovery.restore(tentative.before, tentative.time);
         self.round_trip.restore_timeout(&tentative.round_trip);
@@ -288,7 +290,7 @@ impl Requester {
     /// The responder answers long after the last retransmission.
     pub(super) fn note_slow_answer(&mut self, packet: &PacketFacts) {
         let since = self.recovery.attempts_since;
-        let nanos = packet.time.as_nanos().saturating_sub(since);
+        let nanos = nanos(packet.time.saturating_since(since));
         let slow = &mut self.statistics.slow_answers;
         (slow.count, slow.longest_nanos) = (slow.count + 1, slow.longest_nanos.max(nanos));
         self.evidence().slow_answers.push(packet.frame);
@@ -296,4 +298,4 @@ impl Requester {
 }
 
 /// A requester acts on a NAK sooner than this.
-pub(super) const NAK_REACTION_NANOS: u64 = 20_000_000;
+pub(super) const NAK_REACTION: Duration = Duration::from_millis(20);

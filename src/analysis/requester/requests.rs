@@ -76,7 +76,7 @@ impl Requester {
         }
         let is_new = sequence >= self.next();
         if is_new && info.position.begins() {
-            self.pass_rnr(packet.time.as_nanos());
+            self.pass_rnr(packet.time);
         }
         self.transmit(sequence, span, packet, &verdict, scene);
         if span > 1 && self.sizes.mtu() > 0 {
@@ -110,7 +110,7 @@ impl Requester {
         let is_sized =
             self.sizes.mtu() > 0 || info.operation != Operation::ReadRequest || most == 1;
         let span = if is_sized { u64::from(span) } else { most };
-        let (frame, time) = (packet.frame, packet.time.as_nanos());
+        let (frame, time) = (packet.frame, packet.time);
         self.reads.runs.request(Run { first, end: first + span, length, is_sized, frame, time });
     }
 
@@ -125,7 +125,7 @@ impl Requester {
     ) -> Option<Box<Tentative>> {
         let record = *self.progress.records.get(sequence).filter(|record| record.missing > 0)?;
         let end = sequence + u64::from(span);
-        let time = packet.time.as_nanos();
+        let time = packet.time;
         (end < self.recovery.cursor || sequence > self.recovery.cursor).then(|| {
             let record = Record { sequence, ..record };
             let (wire_len, frame) = (packet.wire_len, packet.frame);
@@ -136,7 +136,7 @@ impl Requester {
                 packets: vec![TentativePacket { record, wire_len, frame }],
                 end,
                 cause,
-                wait: time.saturating_sub(record.time),
+                wait: time.saturating_since(record.time),
                 time,
             })
         })
@@ -169,14 +169,14 @@ impl Requester {
 
     /// The requester sends a new message: if the receiver was not ready, and the RNR timer has
     /// expired, it has retransmitted what it had to wait with.
-    fn pass_rnr(&mut self, now: u64) {
+    fn pass_rnr(&mut self, now: Instant) {
         let Some(trigger) =
             self.recovery.trigger.filter(|known| known.cause == RetransmissionCause::Rnr)
         else {
             return;
         };
-        let wait = self.rnr_timer_nanos().saturating_add(self.round_trip.between_ends());
-        if now.saturating_sub(trigger.time) >= wait {
+        let wait = self.rnr_timer().saturating_add(self.round_trip.between_ends());
+        if now.saturating_since(trigger.time) >= wait {
             self.recovery.trigger = Some(Trigger { asked: Asked::Passed, ..trigger });
         }
     }
@@ -213,7 +213,7 @@ impl Requester {
         verdict: &Verdict,
         scene: &mut Scene<'_, S>,
     ) {
-        let (time, frame) = (packet.time.as_nanos(), packet.frame);
+        let (time, frame) = (packet.time, packet.frame);
         let mut flags = RecordFlags::empty();
         flags.set(RecordFlags::ACK_REQUEST, packet.ack_request);
         flags.set(RecordFlags::LATE, verdict.reordered);
@@ -254,8 +254,7 @@ impl Requester {
                     end.unwrap_or_else(|| sequence + u64::from(span)).min(self.next());
             }
         }
-        let far = packet.sightings.far.map(Instant::as_nanos);
-        self.progress.note_request(Seen { time, frame }, far);
+        self.progress.note_request(Seen { time, frame }, packet.sightings.far);
     }
 
     fn push_record<S: Sink>(&mut self, record: Record, scene: &mut Scene<'_, S>) {

@@ -6,7 +6,7 @@ use super::records::RecordFlags;
 use super::{PacketFacts, PacketRole, Requester, RetransmissionCause, Scene, Sink, Verdict};
 use crate::observe::disorder::Lateness;
 use crate::observe::responses::Arrival;
-use crate::observe::timing::TIMEOUT_NANOS_LEAST;
+use crate::observe::timing::TIMEOUT_LEAST;
 use crate::wire::aeth::{Answer, Credits};
 use crate::wire::{OpcodeInfo, Operation};
 
@@ -63,7 +63,7 @@ impl Requester {
             self.evidence().ghost_responses.push(packet.frame);
             return verdict;
         }
-        self.answers.hear(Heard { sequence, time: packet.time.as_nanos() });
+        self.answers.hear(Heard { sequence, time: packet.time });
         let answer = packet.aeth.map(|(syndrome, _)| syndrome.answer());
         let is_sent_earlier = self.answers.is_sent_earlier(packet.aeth.map(|(_, msn)| msn));
         let has_run = matches!(role_of(packet, info), PacketRole::Response);
@@ -119,7 +119,7 @@ impl Requester {
         // A responder that gets a request late, or twice, repeats all responses to it.
         let before = self.reads.stray;
         let is_next = before.is_some_and(|last| last + 1 == sequence);
-        let answerable = packet.time.as_nanos().saturating_sub(self.round_trip.least());
+        let answerable = packet.time.saturating_sub(self.round_trip.least());
         let arrival = self.reads.runs.response(sequence, begins, answerable);
         match arrival {
             Arrival::Due(missing) => {
@@ -180,12 +180,8 @@ impl Requester {
         }
         if sequence + 1 > self.progress.unacked {
             self.measure_rtt(sequence, packet, false);
-            self.answers.last = LastAnswer {
-                sequence,
-                frame: packet.frame,
-                time: packet.time.as_nanos(),
-                is_response: false,
-            };
+            self.answers.last =
+                LastAnswer { sequence, frame: packet.frame, time: packet.time, is_response: false };
             self.advance(sequence + 1, packet, scene);
         }
         self.check_implied_nak(sequence, packet);
@@ -222,7 +218,7 @@ impl Requester {
             && record.transmissions == 1
             && (is_response || record.flags.contains(RecordFlags::ACK_REQUEST))
         {
-            let rtt = packet.time.as_nanos().saturating_sub(record.time);
+            let rtt = packet.time.saturating_since(record.time);
             self.add_round_trip(rtt);
         }
     }
@@ -255,11 +251,11 @@ impl Requester {
         self.not_ready.progress();
         // After a NAK for a packet that was only late comes its acknowledgement; the requester goes
         // back for the NAK.
-        let now = packet.time.as_nanos();
+        let now = packet.time;
         self.recovery.trigger = self.recovery.trigger.filter(|trigger| {
             trigger.sequence >= unacked
                 || (trigger.cause == RetransmissionCause::SequenceNak
-                    && now.saturating_sub(trigger.time) < TIMEOUT_NANOS_LEAST)
+                    && now.saturating_since(trigger.time) < TIMEOUT_LEAST)
         });
         self.messages.acknowledge(unacked, (packet.time, packet.frame));
     }
@@ -303,7 +299,7 @@ impl Requester {
     fn note_response(&mut self, sequence: u64, packet: &PacketFacts) {
         self.reads.remember(sequence, packet.frame);
         if sequence >= self.answers.last.sequence {
-            let (frame, time) = (packet.frame, packet.time.as_nanos());
+            let (frame, time) = (packet.frame, packet.time);
             self.answers.last = LastAnswer { sequence, frame, time, is_response: true };
         }
     }
@@ -312,7 +308,7 @@ impl Requester {
     /// earlier request, so that a requester that went back drops it. If it comes in order, the
     /// requester has what it went back for.
     fn is_dropped(&mut self, sequence: u64, expected: u64, packet: &PacketFacts) -> bool {
-        if !self.is_recovering(packet.time.as_nanos()) {
+        if !self.is_recovering(packet.time) {
             return false;
         }
         let first =
@@ -333,7 +329,7 @@ impl Requester {
     /// Notes that a later response came than the one that is `missing`. What comes sooner than a
     /// round trip after the requester went back answers an earlier request.
     fn note_unanswered(&mut self, missing: Option<u64>, packet: &PacketFacts) {
-        let since = packet.time.as_nanos().saturating_sub(self.recovery.attempt_time);
+        let since = packet.time.saturating_since(self.recovery.attempt_time);
         if since >= self.round_trip.least() {
             self.recovery.unanswered = missing;
         }

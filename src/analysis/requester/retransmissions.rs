@@ -1,16 +1,19 @@
 //! Packets that were sent before: retransmissions and their causes, copies that the network made,
 //! and late packets.
 
+use core::time::Duration;
+
 use super::answers::LastNak;
 use super::corrupt::CorruptRequest;
 use super::inflight::{Inflight, needs_response};
 use super::losses::{Loss, Sign};
 use super::records::{Record, RecordFlags};
-use super::recovery::{Asked, NAK_REACTION_NANOS, Trigger};
+use super::recovery::{Asked, NAK_REACTION, Trigger};
 use super::{Evidence, PacketFacts, Requester, RetransmissionCause, Scene, Sink, Verdict};
 use crate::observe::disorder::Disorder;
-use crate::observe::timing::{RTT_NANOS_LEAST, TIMEOUT_NANOS_LEAST};
+use crate::observe::timing::{RTT_LEAST, TIMEOUT_LEAST};
 use crate::observe::transmissions::Spanning;
+use crate::time::{Instant, nanos};
 use crate::wire::OpcodeInfo;
 
 /// Explanation of a packet with a lower sequence number than the next one.
@@ -34,7 +37,7 @@ impl Requester {
             return false;
         }
         let since = self.progress.last_request.time.max(self.answers.last.time);
-        let pause = packet.time.as_nanos().saturating_sub(since);
+        let pause = packet.time.saturating_since(since);
         // A requester that is only slow has long round trips, too.
         pause >= self.round_trip.timeout_least()
             && pause > self.round_trip.smoothed().saturating_mul(SLOW_ROUND_TRIPS)
@@ -43,7 +46,7 @@ impl Requester {
 
     /// Explains a packet that was transmitted before, or that others overtook.
     pub(super) fn judge_repeat(&self, sequence: u64, packet: &PacketFacts) -> Repeat {
-        let now = packet.time.as_nanos();
+        let now = packet.time;
         let Some(record) = self.progress.records.get(sequence) else {
             // The first packet of the connection, lost before the capture point, or the rest of a
             // READ that was.
@@ -54,8 +57,8 @@ impl Requester {
             // So old that it is forgotten: acknowledged long ago.
             return Repeat::Rewind(RetransmissionCause::Timeout, None);
         };
-        let elapsed = now.saturating_sub(record.time);
-        let is_copy = record.digest == packet.digest && elapsed < RTT_NANOS_LEAST;
+        let elapsed = now.saturating_since(record.time);
+        let is_copy = record.digest == packet.digest && elapsed < RTT_LEAST;
         if let Some(trigger) = self.trigger_of(sequence, record, is_copy, now) {
             let cause = self.cause_of(&trigger, record, now);
             return Repeat::Rewind(cause, Some(trigger));
@@ -106,14 +109,12 @@ impl Requester {
     /// The cause of a rewind that no response names, `elapsed` after the packet was transmitted: a
     /// timeout, unless the requester was neither silent nor had the time for one, and a NAK came
     /// shortly before, or a response to a later request than this one.
-    fn unnamed_cause(&self, sequence: u64, now: u64, elapsed: u64) -> RetransmissionCause {
+    fn unnamed_cause(&self, sequence: u64, now: Instant, elapsed: Duration) -> RetransmissionCause {
         let silence =
-            now.saturating_sub(self.answers.last.time.max(self.progress.last_request.time));
-        let is_recent = |nak: LastNak| {
-            nak.is_sequence_error && now.saturating_sub(nak.time) < NAK_REACTION_NANOS
-        };
-        let silence_least =
-            self.round_trip.nak_reaction().saturating_mul(4).max(TIMEOUT_NANOS_LEAST / 2);
+            now.saturating_since(self.answers.last.time.max(self.progress.last_request.time));
+        let is_recent =
+            |nak: LastNak| nak.is_sequence_error && now.saturating_since(nak.time) < NAK_REACTION;
+        let silence_least = self.round_trip.nak_reaction().saturating_mul(4).max(TIMEOUT_LEAST / 2);
         let is_late = elapsed >= self.round_trip.timeout_least();
         if is_late && silence >= silence_least {
             return RetransmissionCause::Timeout;
@@ -131,9 +132,9 @@ impl Requester {
     /// Whether the requester goes back to a READ or ATOMIC whose response passed the capture point,
     /// or did not come since it was `requested`, and soon after a later response passed: the first
     /// one was lost or late behind the point, and the other implied a NAK of it (§9.7.5.1.1).
-    fn is_overtaken_behind(&self, sequence: u64, requested: u64, now: u64) -> bool {
+    fn is_overtaken_behind(&self, sequence: u64, requested: Instant, now: Instant) -> bool {
         let latest = self.answers.latest;
-        let quiet = now.saturating_sub(latest.time);
+        let quiet = now.saturating_since(latest.time);
         let message = self.messages.find(sequence);
         // A requester that went back does not do so again before a response comes in order.
         let is_waiting = message.is_some_and(Inflight::needs_response)
@@ -165,7 +166,7 @@ impl Requester {
         sequence: u64,
         record: &Record,
         is_copy: bool,
-        now: u64,
+        now: Instant,
     ) -> Option<Trigger> {
         let known = [self.recovery.implied, self.recovery.trigger].into_iter().flatten();
         let known = known.filter(|trigger| trigger.is_current(now)).filter(|trigger| {
@@ -187,8 +188,13 @@ impl Requester {
 
     /// Whether a packet that was in flight when the receiver was not ready is transmitted when the
     /// RNR timer has expired.
-    pub(super) fn is_after_rnr_timer(&self, trigger: &Trigger, record: &Record, now: u64) -> bool {
-        let expires = trigger.time.saturating_add(self.rnr_timer_nanos());
+    pub(super) fn is_after_rnr_timer(
+        &self,
+        trigger: &Trigger,
+        record: &Record,
+        now: Instant,
+    ) -> bool {
+        let expires = trigger.time.saturating_add(self.rnr_timer());
         trigger.cause == RetransmissionCause::Rnr && record.time < expires && now >= expires
     }
 
@@ -209,11 +215,12 @@ impl Requester {
         &self,
         trigger: &Trigger,
         record: &Record,
-        now: u64,
+        now: Instant,
     ) -> RetransmissionCause {
         // It went back at once, but that transmission was damaged, or did not come to the capture
         // point.
-        let is_due = |since: u64| now.saturating_sub(since) >= self.round_trip.timeout_least();
+        let is_due =
+            |since: Instant| now.saturating_since(since) >= self.round_trip.timeout_least();
         let resent = self.corrupt.retransmission_for(trigger).map(|resent| resent.time);
         let passed = (trigger.asked == Asked::Passed).then_some(record.time);
         if resent.or(passed).is_some_and(is_due) {
@@ -221,8 +228,8 @@ impl Requester {
         }
         let is_implied = trigger.cause == RetransmissionCause::ImpliedNak;
         let Some(bound) = self.round_trip.timeout_bound(is_implied) else { return trigger.cause };
-        let since_trigger = now.saturating_sub(trigger.time);
-        let is_late = now.saturating_sub(record.time) >= bound.since_sent
+        let since_trigger = now.saturating_since(trigger.time);
+        let is_late = now.saturating_since(record.time) >= bound.since_sent
             && since_trigger >= bound.since_response
             && since_trigger > self.round_trip.nak_reaction().saturating_mul(4)
             && since_trigger > self.round_trip.smoothed().saturating_mul(2);
@@ -242,25 +249,25 @@ impl Requester {
         packet: &PacketFacts,
         scene: &mut Scene<'_, S>,
     ) {
-        let now = packet.time.as_nanos();
+        let now = packet.time;
         let before = self.progress.records.get(sequence).map_or(now, |record| record.time);
-        let wait = now.saturating_sub(before);
+        let wait = now.saturating_since(before);
         let counter = self.statistics.retransmissions.of_mut(cause);
         counter.rewinds += 1;
-        counter.wait_nanos += wait;
+        counter.wait_nanos += nanos(wait);
         let evidence = self.evidence();
         evidence.rewinds[Evidence::slot(cause)].push(packet.frame);
         let longest = &mut evidence.longest_wait[Evidence::slot(cause)];
-        *longest = (*longest).max(wait);
+        *longest = (*longest).max(nanos(wait));
         let silence =
-            now.saturating_sub(self.answers.heard.time.max(self.progress.last_request.time));
+            now.saturating_since(self.answers.heard.time.max(self.progress.last_request.time));
         if cause == RetransmissionCause::Timeout && silence >= wait / 2 {
             self.round_trip.add_timeout(wait);
         }
         if let Some(nak) = trigger.filter(|_| cause == RetransmissionCause::SequenceNak) {
-            self.round_trip.add_nak_reaction(now.saturating_sub(nak.time));
+            self.round_trip.add_nak_reaction(now.saturating_since(nak.time));
         }
-        self.statistics.rnr_wait_nanos += self.not_ready.retransmit(now);
+        self.statistics.rnr_wait_nanos += nanos(self.not_ready.retransmit(now));
         let used = trigger;
         self.judge_losses(sequence, cause, trigger, packet, scene);
         self.reads.request_again(sequence..u64::MAX);
@@ -268,7 +275,7 @@ impl Requester {
             self.recovery.attempts_since = before;
         }
         if self.recovery.attempts > 0 {
-            let interval = now.saturating_sub(self.recovery.attempt_time);
+            let interval = now.saturating_since(self.recovery.attempt_time);
             self.recovery.attempt_interval = self.recovery.attempt_interval.max(interval);
         } else {
             self.recovery.attempt_interval = wait;
@@ -315,7 +322,7 @@ impl Requester {
         packet: &PacketFacts,
     ) -> Option<CorruptRequest> {
         let time = self.corrupt.request(sequence)?.time;
-        let elapsed = packet.time.as_nanos().saturating_sub(time);
+        let elapsed = packet.time.saturating_since(time);
         let is_asked_for =
             self.recovery.trigger.is_some_and(|trigger| trigger.sequence == sequence);
         let corrupt = self.corrupt.take_request(sequence);
@@ -335,7 +342,7 @@ impl Requester {
         let proof = trigger.map_or(packet.frame, |trigger| trigger.frame);
         let counter = self.statistics.retransmissions.of_mut(cause);
         counter.rewinds += 1;
-        counter.wait_nanos += packet.time.as_nanos().saturating_sub(time);
+        counter.wait_nanos += nanos(packet.time.saturating_since(time));
         self.evidence().rewinds[Evidence::slot(cause)].push(packet.frame);
         self.report(Loss::request(sequence, proof).corrupt(frame), Sign::Gap, scene);
         cause
@@ -366,7 +373,7 @@ impl Requester {
         packet: &PacketFacts,
     ) {
         let is_out_of_order = self.progress.disorder.fall_behind(sequence);
-        let lateness = is_out_of_order.then(|| self.lateness_of(sequence, packet.time.as_nanos()));
+        let lateness = is_out_of_order.then(|| self.lateness_of(sequence, packet.time));
         self.count_late(packet.frame, lateness);
         self.disprove_loss(sequence);
         if self.progress.records.get(sequence).is_some_and(Record::is_seen) {
@@ -387,7 +394,7 @@ impl Requester {
         let pass = self.recovery.pass;
         let is_timeout = self.recovery.pass_cause == Some(RetransmissionCause::Timeout);
         let record = self.progress.records.get_mut(sequence)?;
-        let since = packet.time.as_nanos().saturating_sub(record.time);
+        let since = packet.time.saturating_since(record.time);
         let is_twice = is_timeout || since < self.round_trip.smoothed();
         self.progress.gaps = self.progress.gaps.saturating_sub(record.open_gap());
         if !record.is_seen() && record.flags.contains(RecordFlags::NOT_CAPTURED) {
@@ -397,7 +404,7 @@ impl Requester {
         if flags.contains(RecordFlags::LATE) {
             record.missing = record.missing.saturating_sub(1);
         } else {
-            record.time = packet.time.as_nanos();
+            record.time = packet.time;
         }
         (record.frame, record.digest, record.pass) = (packet.frame, packet.digest, pass);
         record.flags = flags | (record.flags & RecordFlags::COPIED);
@@ -410,4 +417,4 @@ impl Requester {
 }
 
 /// A pause of so many round trips while requests are retransmitted is no slowness of the requester.
-const SLOW_ROUND_TRIPS: u64 = 32;
+const SLOW_ROUND_TRIPS: u32 = 32;

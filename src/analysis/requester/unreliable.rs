@@ -48,7 +48,7 @@ impl Requester {
             self.push_unreliable(skipped, sequence, packet, is_datagram, scene);
         }
         self.statistics.request_packets += 1;
-        let seen = Seen { time: packet.time.as_nanos(), frame: packet.frame };
+        let seen = Seen { time: packet.time, frame: packet.frame };
         self.progress.note_request(seen, None);
         if is_datagram {
             self.count_datagram(sequence, packet, info, scene);
@@ -77,8 +77,7 @@ impl Requester {
             self.count_duplicate(packet.frame);
         } else if verdict.reordered {
             let is_out_of_order = self.progress.disorder.fall_behind(sequence);
-            let lateness =
-                is_out_of_order.then(|| self.lateness_of(sequence, packet.time.as_nanos()));
+            let lateness = is_out_of_order.then(|| self.lateness_of(sequence, packet.time));
             self.count_late(packet.frame, lateness);
         }
     }
@@ -91,7 +90,7 @@ impl Requester {
         is_datagram: bool,
         scene: &mut Scene<'_, S>,
     ) {
-        let (time, frame) = (packet.time.as_nanos(), packet.frame);
+        let (time, frame) = (packet.time, packet.frame);
         let record = Record {
             sequence,
             span: 1,

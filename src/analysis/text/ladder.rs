@@ -14,7 +14,7 @@ use crate::analysis::{
     Report, Sink, service_name,
 };
 use crate::observe::end::End;
-use crate::time::Instant;
+use crate::time::{Instant, nanos};
 use crate::wire::aeth::Answer;
 use crate::wire::{IcrcVerdict, Opcode};
 
@@ -430,7 +430,7 @@ impl<'a> Ladder<'a> {
     fn line(&self, facts: &PacketFacts, note: &PacketNote, sender: End) -> Line {
         let lost = self.lost.get(&(facts.frame, note.sequence));
         let origin = self.connection.first_time;
-        let since = |earlier: Instant| facts.time.as_nanos().saturating_sub(earlier.as_nanos());
+        let since = |earlier: Instant| nanos(facts.time.saturating_since(earlier));
         let has_psn = !matches!(note.role, PacketRole::Cnp);
         Line {
             time: Some(since(origin)),

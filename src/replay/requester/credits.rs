@@ -1,5 +1,6 @@
 //! End-to-end credits: the messages of a requester, and the limit that its responder sets.
 
+use crate::time::Instant;
 use crate::wire::Msn;
 
 /// MSNs have 24 bits.
@@ -16,7 +17,7 @@ pub(super) struct Credits {
     /// Last message that may be begun, by the count kept here.
     limit: Option<u32>,
     /// Time when the responder first set a limit.
-    since: u64,
+    since: Instant,
     /// The responder does not count, or its counts contradict each other.
     is_unlimited: bool,
 }
@@ -53,7 +54,7 @@ impl Credits {
 
     /// Number of the last message that may be begun, and the time when the responder first set a
     /// limit; `None` if it sets none.
-    pub(super) fn limit(&self) -> Option<(u32, u64)> {
+    pub(super) fn limit(&self) -> Option<(u32, Instant)> {
         let limit = self.limit.filter(|_| !self.is_unlimited)?;
         Some((limit, self.since))
     }
@@ -65,7 +66,7 @@ impl Credits {
         message: Option<(MessageNumber, bool)>,
         count: Option<u32>,
         msn: Msn,
-        now: u64,
+        now: Instant,
     ) {
         let Some(count) = count else {
             self.is_unlimited = true;

@@ -1,5 +1,7 @@
 //! Every bound and every tolerance of this part.
 
+use core::time::Duration;
+
 /// Requesters that are followed at the same time. Those that were used least recently are forgotten
 /// first; one that is seen once more begins anew.
 pub const REQUESTERS_MAX: usize = 1 << 17;
@@ -35,16 +37,16 @@ pub const GAP_PASSES_LOSSY: u16 = 6;
 
 /// Longest delay by a network of a packet behind others, or of a copy behind the packet: what comes
 /// again later than this was transmitted again.
-pub const REORDER_NANOS: u64 = 1_000_000;
+pub const REORDER: Duration = Duration::from_millis(1);
 
 /// The shortest retransmission timeout that is thought possible where neither the connection
 /// manager nor the capture tells of a longer one.
-pub const TIMEOUT_LEAST_NANOS: u64 = 100_000;
+pub const TIMEOUT_LEAST: Duration = Duration::from_micros(100);
 
 /// Within this time of its capture a response may not have been handled yet, at the host where it
 /// was captured.
-pub const REACTION_NANOS: u64 = 200_000;
+pub const REACTION: Duration = Duration::from_micros(200);
 
 /// Tolerance for timers and time stamps when an RNR timer is checked, beside an eighth of the
 /// timer.
-pub const RNR_SLACK_NANOS: u64 = 2_000;
+pub const RNR_SLACK: Duration = Duration::from_micros(2);

@@ -2,7 +2,7 @@
 //! have sent?
 //!
 //! ```text
-//! Input ─┬─ response ─► responses.rs: what the requester knows to be done, and what makes it go back
+//! Input ─┬─ response ─► responses.rs: what the requester knows to be done, and why it goes back
 //!        └─ request ──► shape.rs: the packet by itself
 //!                       ├─ PSN not seen before ─► requests.rs: order, opcode sequence, lengths, limits
 //!                       └─ PSN seen before ─────► retransmissions.rs: same contents, cause, start
@@ -35,8 +35,8 @@ mod tests;
 use std::sync::Arc;
 
 use limits::{
-    ALL_RECORDS_MAX, CROWDED_MAX, GAP_PASSES, GAP_PASSES_LOSSY, HISTORY_MAX, PENDING_MAX,
-    REACTION_NANOS, RECORDS_MAX, REORDER_NANOS, REQUESTERS_MAX, ROOMY_PART,
+    ALL_RECORDS_MAX, CROWDED_MAX, GAP_PASSES, GAP_PASSES_LOSSY, HISTORY_MAX, PENDING_MAX, REACTION,
+    RECORDS_MAX, REORDER, REQUESTERS_MAX, ROOMY_PART,
 };
 use params::{Book, Params};
 use requests::{Request, Taken, check_successor};
@@ -249,7 +249,7 @@ impl Requester {
             broken = broken.or(wrong);
         }
         let sequence = self.sequence_of(facts.psn);
-        let now = facts.time.as_nanos();
+        let now = facts.time;
         let request = Request { facts, info, bytes: input.packet, sequence, now };
         let failed = self.check_failed(&request);
         let (failed, lost_nak) = match failed {
@@ -321,13 +321,13 @@ impl Requester {
     /// Whether a packet comes after a refusal.
     fn check_failed(&self, request: &Request<'_>) -> state::Checked {
         let Some((time, frame)) = self.failed else { return Ok(None) };
-        let after = request.now.saturating_sub(time);
-        if self.is_local() && after > REACTION_NANOS {
-            let found = format!("sent {} µs after the NAK", after / 1000);
+        let after = request.now.saturating_since(time);
+        if self.is_local() && after > REACTION {
+            let found = format!("sent {} µs after the NAK", after.as_micros());
             return Err(Break::new(&rules::AFTER_FATAL_NAK, found).with_frame(frame));
         }
         // The NAK may have been lost behind the capture point.
-        Ok((!self.is_local() && after > REORDER_NANOS).then_some(Undecided::MissingPackets))
+        Ok((!self.is_local() && after > REORDER).then_some(Undecided::MissingPackets))
     }
 
     /// The packet before one that waits was captured after all.

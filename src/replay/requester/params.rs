@@ -1,8 +1,10 @@
 //! Parameters of a requester: from the connection manager, and from the first pass.
 
+use core::time::Duration;
+
 use crate::analysis::{CmFacts, End, FlowNumber, PacketFacts};
 use crate::observe::agreement::{Agreement, Agreements};
-use crate::observe::timing::timeout_nanos;
+use crate::observe::timing::retransmission_timeout;
 use crate::replay::Survey;
 use crate::wire::Psn;
 
@@ -13,8 +15,8 @@ pub(super) struct Params {
     pub(super) mtu: Option<u32>,
     /// Longest payload that was captured, if the path MTU is not known.
     pub(super) least_mtu: u32,
-    /// The retransmission timeout in nanoseconds.
-    pub(super) timeout: Option<u64>,
+    /// Retransmission timeout.
+    pub(super) timeout: Option<Duration>,
     pub(super) retry_count: Option<u8>,
     /// 7: for ever.
     pub(super) rnr_retry_count: Option<u8>,
@@ -54,7 +56,7 @@ impl Book {
         let Some((agreement, is_active)) = self.agreement_of(packet) else { return params };
         let (setup, own) = (&agreement.setup, usize::from(!is_active));
         params.mtu = setup.path_mtu.map(u32::from).or(params.mtu);
-        params.timeout = setup.ack_timeout.filter(|&exponent| exponent > 0).map(timeout_nanos);
+        params.timeout = setup.ack_timeout.and_then(retransmission_timeout);
         params.retry_count = setup.retry_count;
         params.rnr_retry_count = agreement.rnr_retry_counts[own];
         params.depth = agreement.depths[own].filter(|&depth| depth > 0);

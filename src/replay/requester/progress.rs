@@ -1,8 +1,10 @@
 //! Progress of one requester: the requests that are acknowledged and answered.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
-use super::limits::REACTION_NANOS;
+use super::limits::REACTION;
+use crate::time::Instant;
 
 /// Maximum number of recent advances.
 const RECENT_MAX: usize = 256;
@@ -10,7 +12,7 @@ const RECENT_MAX: usize = 256;
 /// An advance of `sure` that the requester may not have handled yet.
 #[derive(Clone, Copy, Debug)]
 struct Advance {
-    time: u64,
+    time: Instant,
     /// Value of `sure` before it.
     before: u64,
 }
@@ -29,11 +31,11 @@ pub(super) struct Progress {
     sure: u64,
     recent: VecDeque<Advance>,
     /// Time and frame of the last response that acknowledged something new, or had new data.
-    last_time: u64,
+    last_time: Instant,
     last_frame: u64,
     /// Longest time from a transmission to its acknowledgement, of packets that were transmitted
     /// once.
-    waited: u64,
+    waited: Duration,
 }
 
 impl Progress {
@@ -59,7 +61,7 @@ impl Progress {
     }
 
     /// Longest time from a transmission to its acknowledgement.
-    pub(super) fn waited(&self) -> u64 {
+    pub(super) fn waited(&self) -> Duration {
         self.waited
     }
 
@@ -71,19 +73,25 @@ impl Progress {
     }
 
     /// Notes a response that acknowledged something new, or had new data.
-    pub(super) fn note(&mut self, time: u64, frame: u64) {
+    pub(super) fn note(&mut self, time: Instant, frame: u64) {
         (self.last_time, self.last_frame) = (time, frame);
     }
 
     /// Advances to `una`. `sent` is the time when the packet at the previous value was transmitted,
     /// if that was once. Returns whether `una` increased.
-    pub(super) fn advance(&mut self, una: u64, sent: Option<u64>, now: u64, frame: u64) -> bool {
+    pub(super) fn advance(
+        &mut self,
+        una: u64,
+        sent: Option<Instant>,
+        now: Instant,
+        frame: u64,
+    ) -> bool {
         self.advance_sure(now, una.min(self.counted));
         if una <= self.una {
             return false;
         }
         if let Some(sent) = sent {
-            self.waited = self.waited.max(now.saturating_sub(sent.max(self.last_time)));
+            self.waited = self.waited.max(now.saturating_since(sent.max(self.last_time)));
         }
         self.una = una;
         self.note(now, frame);
@@ -91,7 +99,7 @@ impl Progress {
     }
 
     /// Advances `sure`, and remembers the advance until the requester must have handled it.
-    fn advance_sure(&mut self, now: u64, sure: u64) {
+    fn advance_sure(&mut self, now: Instant, sure: u64) {
         if sure <= self.sure {
             return;
         }
@@ -99,16 +107,16 @@ impl Progress {
             self.recent.pop_front();
         }
         self.recent.push_back(Advance { time: now, before: self.sure });
-        while self.recent.front().is_some_and(|it| it.time.saturating_add(REACTION_NANOS) <= now) {
+        while self.recent.front().is_some_and(|it| it.time.saturating_add(REACTION) <= now) {
             self.recent.pop_front();
         }
         self.sure = sure;
     }
 
     /// Returns the value of `sure` that the requester must know of at `now`.
-    pub(super) fn settled(&self, now: u64) -> u64 {
+    pub(super) fn settled(&self, now: Instant) -> u64 {
         let mut unknown = self.recent.iter();
-        let first = unknown.find(|it| it.time.saturating_add(REACTION_NANOS) > now);
+        let first = unknown.find(|it| it.time.saturating_add(REACTION) > now);
         first.map_or(self.sure, |it| it.before)
     }
 

@@ -3,6 +3,7 @@
 use super::credits::MessageNumber;
 use crate::analysis::RethFacts;
 use crate::observe::transmissions::{Spanning, Transmissions};
+use crate::time::Instant;
 use crate::wire::{Opcode, OpcodeInfo, Operation, Position};
 
 /// One request packet.
@@ -26,7 +27,7 @@ pub(super) struct Record {
     /// Its message, and how many of those before that take no receive.
     pub(super) message: MessageNumber,
     /// Time, frame and pass of the last transmission.
-    pub(super) time: u64,
+    pub(super) time: Instant,
     pub(super) frame: u64,
     pub(super) pass: u32,
     pub(super) transmissions: u16,

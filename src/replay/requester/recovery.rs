@@ -1,8 +1,11 @@
 //! Recovery of one requester: the responses that permit a rewind, and its rewinds.
 
-use super::limits::REACTION_NANOS;
+use core::time::Duration;
+
+use super::limits::REACTION;
 use super::record::Record;
 use crate::observe::transmissions::Spanning;
+use crate::time::Instant;
 
 /// A response that permits a rewind: a NAK with the code PSN sequence error, or a response that
 /// passed a missing one and so implies a NAK.
@@ -11,7 +14,7 @@ pub(super) struct Trigger {
     /// First and last sequence number that the requester may go back to.
     pub(super) from: u64,
     pub(super) until: u64,
-    pub(super) time: u64,
+    pub(super) time: Instant,
     pub(super) frame: u64,
     /// Whether the requester went back since.
     pub(super) is_served: bool,
@@ -23,8 +26,8 @@ impl Trigger {
     }
 
     /// Whether the requester may not have handled it yet.
-    fn is_recent(&self, now: u64) -> bool {
-        now <= self.time.saturating_add(REACTION_NANOS)
+    fn is_recent(&self, now: Instant) -> bool {
+        now <= self.time.saturating_add(REACTION)
     }
 }
 
@@ -32,10 +35,9 @@ impl Trigger {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rnr {
     pub(super) sequence: u64,
-    pub(super) time: u64,
+    pub(super) time: Instant,
     pub(super) frame: u64,
-    /// The timer in nanoseconds.
-    pub(super) timer: u64,
+    pub(super) timer: Duration,
 }
 
 /// The last response of a kind. A requester may react to one for which the acknowledgement was
@@ -85,7 +87,7 @@ pub(super) struct Recovery {
     /// Number of rewinds; sequence number and time of the last one.
     pass: u32,
     start: u64,
-    time: u64,
+    time: Instant,
     /// Sequence number that it sends next, unless it goes back.
     cursor: u64,
     nak: Latest<Trigger>,
@@ -123,9 +125,9 @@ impl Recovery {
     }
 
     /// Whether a packet before this pass may be its first, which later ones overtook: the pass is
-    /// no older than `nanos`.
-    pub(super) fn may_have_begun(&self, record: &Record, now: u64, nanos: u64) -> bool {
-        record.pass != self.pass && self.pass > 0 && now.saturating_sub(self.time) <= nanos
+    /// no older than `age`.
+    pub(super) fn may_have_begun(&self, record: &Record, now: Instant, age: Duration) -> bool {
+        record.pass != self.pass && self.pass > 0 && now.saturating_since(self.time) <= age
     }
 
     /// Takes a sequence-error NAK.
@@ -148,7 +150,7 @@ impl Recovery {
 
     /// Takes an RNR NAK of a packet that was transmitted last at `sent`. While its RNR timer runs,
     /// a requester ignores further ones.
-    pub(super) fn handle_rnr(&mut self, rnr: Rnr, sent: u64) {
+    pub(super) fn handle_rnr(&mut self, rnr: Rnr, sent: Instant) {
         let is_waiting = |known: Rnr| known.sequence == rnr.sequence && sent <= known.time;
         if !self.rnr.open.is_some_and(is_waiting) {
             self.rnr.open = Some(rnr);
@@ -197,7 +199,7 @@ impl Recovery {
 
     /// Whether a rewind is the reaction to a NAK that was settled shortly before, or to the NAK
     /// that settled it: a requester may go back for each.
-    pub(super) fn is_reaction(&self, sequence: u64, now: u64) -> bool {
+    pub(super) fn is_reaction(&self, sequence: u64, now: Instant) -> bool {
         let recent = |nak: Option<Trigger>| nak.filter(|nak| nak.is_recent(now));
         let naks = [recent(self.nak.settled), recent(self.nak.open)];
         naks[0].is_some() && naks.iter().flatten().any(|nak| nak.contains(sequence))
@@ -205,7 +207,7 @@ impl Recovery {
 
     /// Whether a NAK, real or implied, that was settled shortly before permits a rewind to a packet
     /// behind the one that it names.
-    pub(super) fn has_settled_cause(&self, sequence: u64, record: &Record, now: u64) -> bool {
+    pub(super) fn has_settled_cause(&self, sequence: u64, record: &Record, now: Instant) -> bool {
         [self.nak.settled, self.implied.settled]
             .iter()
             .flatten()
@@ -226,7 +228,7 @@ impl Recovery {
     }
 
     /// Takes a rewind to a packet.
-    pub(super) fn go_back(&mut self, sequence: u64, record: &Record, now: u64) {
+    pub(super) fn go_back(&mut self, sequence: u64, record: &Record, now: Instant) {
         self.pass = self.pass.wrapping_add(1);
         (self.start, self.time) = (sequence, now);
         for trigger in [&mut self.nak.open, &mut self.implied.open].into_iter().flatten() {

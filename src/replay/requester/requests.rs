@@ -1,6 +1,6 @@
 //! Requests that are sent for the first time: PSN order, opcode sequence, lengths, limits.
 
-use super::limits::{PENDING_BYTES_MAX, REACTION_NANOS, REORDER_NANOS};
+use super::limits::{PENDING_BYTES_MAX, REACTION, REORDER};
 use super::record::{Record, counts_as_read};
 use super::rules;
 use super::shape::{Break, digest};
@@ -10,6 +10,7 @@ use crate::observe::mtu::{MTUS, responses_of};
 use crate::observe::sequence::psn_of;
 use crate::observe::transmissions::Spanning;
 use crate::replay::Undecided;
+use crate::time::Instant;
 use crate::wire::{OpcodeInfo, Operation, Position, Psn};
 
 /// One request packet.
@@ -19,7 +20,7 @@ pub(super) struct Request<'a> {
     pub(super) info: &'static OpcodeInfo,
     pub(super) bytes: &'a [u8],
     pub(super) sequence: u64,
-    pub(super) now: u64,
+    pub(super) now: Instant,
 }
 
 /// Result for a packet whose PSN was not seen before.
@@ -314,7 +315,7 @@ impl Requester {
         }
         // The ACK that first told of a limit was on its way, or not handled yet, or it was lost
         // behind the capture point.
-        let delay = if self.is_local() { REACTION_NANOS } else { REORDER_NANOS };
+        let delay = if self.is_local() { REACTION } else { REORDER };
         if request.now <= since.saturating_add(delay) {
             return Ok(None);
         }

@@ -1,9 +1,12 @@
 //! Responses: what the requester knows to be done, and why it may go back.
 
+use core::time::Duration;
+
 use super::recovery::{Rnr, Trigger};
 use super::state::Requester;
 use crate::analysis::PacketFacts;
 use crate::observe::transmissions::Spanning;
+use crate::time::Instant;
 use crate::wire::aeth::{Answer, NakCode};
 use crate::wire::{OpcodeInfo, Operation, Position};
 
@@ -25,7 +28,7 @@ impl Requester {
             return;
         }
         let answer = packet.aeth.map(|(syndrome, _)| syndrome.answer());
-        let now = packet.time.as_nanos();
+        let now = packet.time;
         let is_data =
             matches!(info.operation, Operation::ReadResponse | Operation::AtomicAcknowledge);
         // All before this is acknowledged.
@@ -46,8 +49,8 @@ impl Requester {
             _ if is_data && passed.is_none() => self.handle_data(sequence, packet),
             _ if is_data => {}
             Some(Answer::RnrNak(timer)) if !is_stale => {
-                let timer = u64::from(timer.micros()) * 1000;
-                let sent = self.records.get(sequence).map_or(0, |record| record.time);
+                let timer = Duration::from_micros(timer.micros().into());
+                let sent = self.records.get(sequence).map_or(Instant::ZERO, |record| record.time);
                 let rnr = Rnr { sequence, time: now, frame: packet.frame, timer };
                 self.recovery.handle_rnr(rnr, sent);
             }
@@ -84,7 +87,7 @@ impl Requester {
         }
         record.answered += 1;
         // Progress within a READ restarts the timer, as every progress does.
-        self.progress.note(packet.time.as_nanos(), packet.frame);
+        self.progress.note(packet.time, packet.frame);
         if record.answered == record.end() {
             let record = super::record::Record { answered: record.sequence, ..*record };
             self.count_answered(&record);
@@ -103,12 +106,12 @@ impl Requester {
             return;
         }
         let (from, until) = (record.sequence, record.end() - 1);
-        let (time, frame) = (packet.time.as_nanos(), packet.frame);
+        let (time, frame) = (packet.time, packet.frame);
         self.recovery.handle_overtaken(Trigger { from, until, time, frame, is_served: false });
     }
 
     fn handle_nak(&mut self, sequence: u64, code: NakCode, packet: &PacketFacts, is_stale: bool) {
-        let (time, frame) = (packet.time.as_nanos(), packet.frame);
+        let (time, frame) = (packet.time, packet.frame);
         if code == NakCode::PsnSequenceError {
             let record = self.records.get(sequence);
             let from = record.map_or(sequence, |record| record.sequence);

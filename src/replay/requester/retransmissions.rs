@@ -1,6 +1,8 @@
 //! Retransmissions: the same contents, for a cause, from the right place on.
 
-use super::limits::{REACTION_NANOS, REORDER_NANOS, RNR_SLACK_NANOS};
+use core::time::Duration;
+
+use super::limits::{REACTION, REORDER, RNR_SLACK};
 use super::record::Record;
 use super::recovery::{Attempts, Cause, Rnr};
 use super::requests::{Request, inside_read, is_rest_of};
@@ -10,6 +12,7 @@ use super::state::{Checked, Requester};
 use crate::observe::sequence::psn_of;
 use crate::observe::transmissions::Spanning;
 use crate::replay::Undecided;
+use crate::time::Instant;
 use crate::wire::Operation;
 
 /// Kinds of packets whose PSN was transmitted before.
@@ -53,10 +56,10 @@ impl Requester {
             Some(broken) => Err(broken),
             None => self.check_contents(request, record),
         };
-        let elapsed = request.now.saturating_sub(record.time);
-        if !record.is_broken && (self.is_local() || elapsed > REORDER_NANOS) {
+        let elapsed = request.now.saturating_since(record.time);
+        if !record.is_broken && (self.is_local() || elapsed > REORDER) {
             let found =
-                format!("PSN {} again after {} µs", psn_of(request.sequence), elapsed / 1000);
+                format!("PSN {} again after {} µs", psn_of(request.sequence), elapsed.as_micros());
             let broken = Break::new(&rules::UNRELIABLE_REPEATED, found).with_frame(record.frame);
             return contents.and(Err(broken));
         }
@@ -135,7 +138,7 @@ impl Requester {
             return (Repeat::Continue, checked);
         }
         let settled = self.progress.settled(now);
-        let elapsed = now.saturating_sub(record.time);
+        let elapsed = now.saturating_since(record.time);
         let is_timeout = elapsed >= self.timeout_least();
         if record.end() <= settled && record.sequence < settled {
             let found = format!("PSN {} was acknowledged", psn_of(sequence));
@@ -157,12 +160,12 @@ impl Requester {
         }
         if let Some(rnr) = self.recovery.settled_rnr_of(sequence, record).filter(|_| is_start)
             && early(&rnr, now).is_none()
-            && now <= rnr.time.saturating_add(rnr.timer).saturating_add(REACTION_NANOS)
+            && now <= rnr.time.saturating_add(rnr.timer).saturating_add(REACTION)
         {
             return (Repeat::Rewind(Cause::Unknown), Ok(None));
         }
         if let Some(rnr) = self.recovery.rnr_of(record) {
-            let is_crossing = is_timeout && now.saturating_sub(rnr.time) <= REACTION_NANOS;
+            let is_crossing = is_timeout && now.saturating_since(rnr.time) <= REACTION;
             let checked = match early(&rnr, now) {
                 Some(broken) if !is_crossing => Err(broken),
                 _ => Ok(None),
@@ -207,7 +210,7 @@ impl Requester {
         if self.recovery.is_overtaken(sequence, record) {
             return (Repeat::Copy, Ok(None));
         }
-        let elapsed = now.saturating_sub(record.time);
+        let elapsed = now.saturating_since(record.time);
         let is_timeout = elapsed >= self.timeout_least();
         if self.recovery.is_asked_for(sequence, record) {
             // It may go on with what a packet began that was lost, or taken for a copy.
@@ -219,18 +222,18 @@ impl Requester {
             return match early(&rnr, now) {
                 None => (Repeat::Rewind(cause), Ok(None)),
                 Some(_) if is_timeout => (Repeat::Rewind(Cause::Loss), Ok(None)),
-                Some(_) if elapsed <= REORDER_NANOS => (Repeat::Copy, Ok(None)),
+                Some(_) if elapsed <= REORDER => (Repeat::Copy, Ok(None)),
                 Some(broken) if self.has_all_responses() => (Repeat::Rewind(cause), Err(broken)),
                 Some(_) => (Repeat::Rewind(cause), Ok(Some(Undecided::MissingPackets))),
             };
         }
-        if self.recovery.may_have_begun(record, now, REORDER_NANOS) {
+        if self.recovery.may_have_begun(record, now, REORDER) {
             return (Repeat::Copy, Ok(None));
         }
         if is_timeout {
             return (Repeat::Rewind(Cause::Loss), Ok(None));
         }
-        if elapsed <= REORDER_NANOS {
+        if elapsed <= REORDER {
             return (Repeat::Copy, Ok(None));
         }
         let is_behind = self.recovery.is_asked_before(sequence);
@@ -250,8 +253,9 @@ impl Requester {
     /// is late.
     pub(super) fn follow_fill(&mut self, request: &Request<'_>) {
         let Some(&record) = self.records.get(request.sequence) else { return };
-        let behind = self.records.after(request.sequence).map_or(0, |behind| behind.time);
-        let is_timeout = request.now.saturating_sub(behind) >= self.timeout_least();
+        let behind =
+            self.records.after(request.sequence).map_or(Instant::ZERO, |behind| behind.time);
+        let is_timeout = request.now.saturating_since(behind) >= self.timeout_least();
         if self.recovery.is_asked_for(request.sequence, &record) || is_timeout {
             self.recovery.go_back(request.sequence, &record, request.now);
             self.recovery.set_cursor(record.end());
@@ -261,12 +265,12 @@ impl Requester {
         }
     }
 
-    fn without_cause(&self, request: &Request<'_>, elapsed: u64) -> Break {
+    fn without_cause(&self, request: &Request<'_>, elapsed: Duration) -> Break {
         let found = format!(
             "PSN {} again after {} µs, no NAK asks for it, and the timeout is at least {} µs",
             psn_of(request.sequence),
-            elapsed / 1000,
-            self.timeout_least() / 1000
+            elapsed.as_micros(),
+            self.timeout_least().as_micros()
         );
         Break::new(&rules::RETRANSMISSION_CAUSE, found)
     }
@@ -290,7 +294,7 @@ impl Requester {
         if let Some(nak) = self.recovery.unserved_nak()
             && !self.recovery.is_waiting()
             && !self.recovery.is_retrying(una)
-            && request.now > nak.time.saturating_add(REACTION_NANOS)
+            && request.now > nak.time.saturating_add(REACTION)
             && request.sequence > nak.until
         {
             let found = format!(
@@ -352,14 +356,14 @@ impl Requester {
 }
 
 /// Checks whether a retransmission at `now` is too early after an RNR NAK.
-fn early(rnr: &Rnr, now: u64) -> Option<Break> {
-    let waited = now.saturating_sub(rnr.time);
-    let least = rnr.timer.saturating_sub(rnr.timer / 8).saturating_sub(RNR_SLACK_NANOS);
+fn early(rnr: &Rnr, now: Instant) -> Option<Break> {
+    let waited = now.saturating_since(rnr.time);
+    let least = rnr.timer.saturating_sub(rnr.timer / 8).saturating_sub(RNR_SLACK);
     (waited < least).then(|| {
         let found = format!(
             "retransmitted {} µs after the RNR NAK, whose timer is {} µs",
-            waited / 1000,
-            rnr.timer / 1000
+            waited.as_micros(),
+            rnr.timer.as_micros()
         );
         Break::new(&rules::RNR_TIMER, found).with_frame(rnr.frame)
     })

@@ -1,9 +1,10 @@
 //! State of one requester as the packets captured so far show it.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::credits::Credits;
-use super::limits::{HISTORY_MAX, RECORDS_MAX, TIMEOUT_LEAST_NANOS};
+use super::limits::{HISTORY_MAX, RECORDS_MAX, TIMEOUT_LEAST};
 use super::params::Params;
 use super::progress::Progress;
 use super::record::Record;
@@ -13,6 +14,7 @@ use crate::analysis::PacketFacts;
 use crate::observe::sequence::PsnSpace;
 use crate::observe::transmissions::{Spanning, Transmissions};
 use crate::replay::Survey;
+use crate::time::Instant;
 use crate::wire::{Opcode, PKey, Psn};
 
 /// A packet behind a gap, whose verdict waits for what was before it.
@@ -71,7 +73,7 @@ pub(super) struct Requester {
     /// Gaps that were seen, and packets that came later than ones behind them.
     pub(super) gaps: u32,
     /// The refusal that ended it: time and frame.
-    pub(super) failed: Option<(u64, u64)>,
+    pub(super) failed: Option<(Instant, u64)>,
     /// Requests whose response is not complete, and how many of them count as READs.
     pub(super) unanswered: u32,
     pub(super) reads: u32,
@@ -119,17 +121,17 @@ impl Requester {
     }
 
     /// The shortest time after which a timeout may be the cause of a retransmission.
-    pub(super) fn timeout_least(&self) -> u64 {
+    pub(super) fn timeout_least(&self) -> Duration {
         // The two sides derive their timeouts differently from what the connection manager says.
         match self.params.timeout {
             Some(timeout) => timeout / 4,
-            None if self.has_all_responses() => TIMEOUT_LEAST_NANOS.max(self.progress.waited() / 2),
-            None => TIMEOUT_LEAST_NANOS,
+            None if self.has_all_responses() => TIMEOUT_LEAST.max(self.progress.waited() / 2),
+            None => TIMEOUT_LEAST,
         }
     }
 
     /// Advances the progress after a response.
-    pub(super) fn advance(&mut self, now: u64, frame: u64) {
+    pub(super) fn advance(&mut self, now: Instant, frame: u64) {
         let (before, mut una) = (self.progress.una(), self.progress.acknowledged());
         // Elsewhere the capture may miss responses that reached it.
         if self.is_local()

@@ -1,5 +1,7 @@
 //! Captured answers, held against those of the engine.
 
+use core::time::Duration;
+
 use super::World;
 use super::msn::with_msn;
 use super::rules;
@@ -55,7 +57,7 @@ pub(super) fn undecided(why: Undecided) -> Option<Verdict> {
 }
 
 /// Maximum time from a request to its acknowledgement or NAK at the capture point.
-const ANSWER_NANOS_MAX: u64 = 100_000;
+const ANSWER_MAX: Duration = Duration::from_micros(100);
 
 impl Track {
     /// Takes an answer of this responder; nothing if the verdict must wait.
@@ -337,8 +339,8 @@ impl Track {
     /// Whether the request of an answer was not captured: the last one that was is too old.
     pub(super) fn answers_uncaptured(&self, it: &Captured<'_>) -> bool {
         let (last, _) = self.last_request;
-        let quiet = it.input.facts.time.as_nanos().saturating_sub(last.as_nanos());
-        !self.is_complete && quiet > ANSWER_NANOS_MAX
+        let quiet = it.input.facts.time.saturating_since(last);
+        !self.is_complete && quiet > ANSWER_MAX
     }
 
     /// An acknowledgement of what was acknowledged: for a duplicate, or one that came late.

@@ -1,6 +1,8 @@
 //! Answers to requests that were not captured: the capture misses them, or they were not sent,
 //! which only what comes later tells.
 
+use core::time::Duration;
+
 use super::World;
 use super::answers::{Captured, undecided};
 use super::rules;
@@ -14,10 +16,10 @@ use crate::time::Instant;
 use crate::wire::{Msn, Operation};
 
 /// Retransmissions follow each other within this time.
-const PASS_NANOS: u64 = 10_000;
+const PASS: Duration = Duration::from_micros(10);
 
 /// The shortest retransmission timeout, about.
-const TIMEOUT_NANOS: u64 = 500_000;
+const TIMEOUT: Duration = Duration::from_micros(500);
 
 /// A verdict that waits for what the requester sends next.
 #[derive(Debug)]
@@ -134,9 +136,9 @@ impl Track {
         }
         // A packet that goes on where retransmissions stop, or that comes as late as one, may be a
         // retransmission, too.
-        let since = |then: Instant| now.as_nanos().saturating_sub(then.as_nanos());
+        let since = |then: Instant| now.saturating_since(then);
         let (last, is_retransmission) = self.last_request;
-        let is_pass = is_retransmission && since(last) < PASS_NANOS;
+        let is_pass = is_retransmission && since(last) < PASS;
         let is_sure = self.is_complete;
         if !is_sure && world.survey.is_incomplete(self.flow) {
             self.copies += 1;
@@ -159,8 +161,8 @@ impl Track {
         });
         for open in opens {
             // So late it may be a retransmission, and so soon it was on its way before.
-            let is_late = since(open.time) >= TIMEOUT_NANOS;
-            let is_soon = since(open.time) < PASS_NANOS;
+            let is_late = since(open.time) >= TIMEOUT;
+            let is_soon = since(open.time) < PASS;
             // Behind a NAK the requester goes back first, unless that was not captured.
             let is_ahead = open.needs.is_none() && !is_retransmission;
             let may_be_again =

@@ -1,5 +1,6 @@
 //! Shared by the responders of a shard: memory, keys, engines, room for what waits.
 
+use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use crate::time::Instant;
 const UNRELIABLE_WRITE_MAX: u32 = 1 << 20;
 
 /// Longest time of a response on its way behind the capture point, in nanoseconds.
-const LANDING_NANOS: u64 = 1_000_000;
+const LANDING: Duration = Duration::from_millis(1);
 
 /// State that all responders of a shard share.
 #[derive(Debug)]
@@ -91,8 +92,7 @@ impl World {
     pub(super) fn note_landing(&mut self, facts: &PacketFacts, host: HostId) {
         self.memory.note_activity(host, facts.frame);
         if self.survey.point != Some(facts.destination) {
-            let until = facts.time.as_nanos().saturating_add(LANDING_NANOS);
-            self.landings.insert(host, Instant::from_nanos(until));
+            self.landings.insert(host, facts.time.saturating_add(LANDING));
         }
     }
 
