@@ -16,17 +16,26 @@ pub enum RetransmissionCause {
     ImpliedNak,
     /// The responder had no receive posted: RNR NAK.
     Rnr,
+    /// None that was due: the first transmissions were answered too, after the requester had timed
+    /// out. This shows only later: a packet's own note has the cause for which it was sent.
+    Spurious,
     /// None that the capture shows: no response asked for it, and it came too soon for a timeout.
     Unexplained,
 }
 
 impl RetransmissionCause {
     /// Number of causes.
-    pub(crate) const COUNT: usize = 5;
+    pub(crate) const COUNT: usize = 6;
 
     /// All causes.
-    pub const ALL: [Self; Self::COUNT] =
-        [Self::Timeout, Self::SequenceNak, Self::ImpliedNak, Self::Rnr, Self::Unexplained];
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::Timeout,
+        Self::SequenceNak,
+        Self::ImpliedNak,
+        Self::Rnr,
+        Self::Spurious,
+        Self::Unexplained,
+    ];
 
     /// Name in reports for machines.
     pub const fn name(self) -> &'static str {
@@ -35,6 +44,7 @@ impl RetransmissionCause {
             Self::SequenceNak => "sequence_nak",
             Self::ImpliedNak => "implied_nak",
             Self::Rnr => "rnr",
+            Self::Spurious => "spurious",
             Self::Unexplained => "unexplained",
         }
     }
@@ -46,6 +56,7 @@ impl RetransmissionCause {
             Self::SequenceNak => "sequence NAK",
             Self::ImpliedNak => "implied NAK",
             Self::Rnr => "RNR",
+            Self::Spurious => "spurious",
             Self::Unexplained => "unexplained",
         }
     }
@@ -63,6 +74,8 @@ pub struct Retransmissions {
     pub implied_nak: Retransmitted,
     /// Retransmissions after an RNR NAK.
     pub rnr: Retransmitted,
+    /// Retransmissions that were not needed: the first transmissions were answered too.
+    pub spurious: Retransmitted,
     /// Retransmissions for no cause that the capture shows.
     pub unexplained: Retransmitted,
 }
@@ -90,6 +103,7 @@ impl Retransmissions {
             RetransmissionCause::SequenceNak => &self.sequence_nak,
             RetransmissionCause::ImpliedNak => &self.implied_nak,
             RetransmissionCause::Rnr => &self.rnr,
+            RetransmissionCause::Spurious => &self.spurious,
             RetransmissionCause::Unexplained => &self.unexplained,
         }
     }
@@ -101,6 +115,7 @@ impl Retransmissions {
             RetransmissionCause::SequenceNak => &mut self.sequence_nak,
             RetransmissionCause::ImpliedNak => &mut self.implied_nak,
             RetransmissionCause::Rnr => &mut self.rnr,
+            RetransmissionCause::Spurious => &mut self.spurious,
             RetransmissionCause::Unexplained => &mut self.unexplained,
         }
     }

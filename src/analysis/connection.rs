@@ -130,6 +130,10 @@ pub struct Direction {
     /// Packets that were lost or late behind the capture point: requests that a NAK named, and
     /// responses that a later one overtook. The counts of lost packets have none of them.
     pub lost_or_late: u64,
+    /// Whether the requester repeated one request until it fell silent: what it does shows that it
+    /// gave up, without the answers.
+    #[serde(skip)]
+    pub(super) is_given_up: bool,
     /// Answers that came so long after the last retransmission that the responder had the request
     /// before.
     pub slow_answers: SlowAnswers,
@@ -221,6 +225,12 @@ pub enum Blame {
 }
 
 impl Direction {
+    /// Whether it shows by its requests alone that the requester gets no answer: they are mostly
+    /// retransmissions, or it gave up.
+    pub(super) fn is_dead(&self) -> bool {
+        2 * self.retransmissions.total().packets > self.request_packets || self.is_given_up
+    }
+
     /// Adds what `other` counted.
     pub(super) fn add(&mut self, other: &Self) {
         self.request_packets += other.request_packets;

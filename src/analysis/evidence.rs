@@ -21,6 +21,12 @@ impl Frames {
         }
     }
 
+    /// Removes a frame.
+    pub(super) fn remove(&mut self, frame: u64) {
+        let before = core::mem::take(self);
+        before.as_slice().iter().filter(|&&one| one != frame).for_each(|&one| self.push(one));
+    }
+
     /// The frames in the order in which they were added.
     pub(super) fn as_slice(&self) -> &[u64] {
         self.frames.get(..usize::from(self.len)).unwrap_or_default()

@@ -84,6 +84,9 @@ pub(crate) struct ResponseRuns {
     disorder: Disorder,
     /// Whether a response was late.
     has_late: bool,
+    /// A response that came twice, if the last one did: a copy, unless the next one follows it and
+    /// a run begins without its first responses.
+    copy: Option<u64>,
 }
 
 impl ResponseRuns {
@@ -105,10 +108,12 @@ impl ResponseRuns {
         self.waiting.push_back(run);
     }
 
-    /// Takes a NAK or RNR NAK: the responder dropped the requests from `sequence` on.
-    pub(crate) fn drop_from(&mut self, sequence: u64) {
-        self.waiting.retain(|run| run.first < sequence);
-        self.expected = Some(sequence);
+    /// Takes a NAK or RNR NAK: the responder dropped the requests from `sequence` on, except those
+    /// since that was `resent`, if it is on its way again.
+    pub(crate) fn drop_from(&mut self, sequence: u64, resent: Option<Instant>) {
+        let is_since = |run: &Run| resent.is_some_and(|resent| run.time >= resent);
+        self.waiting.retain(|run| run.first < sequence || is_since(run));
+        self.expected = resent.is_none().then_some(sequence);
     }
 
     /// Takes the path MTU, in bytes; 0: not known.
@@ -153,7 +158,7 @@ impl ResponseRuns {
             let is_again = |run: &Run| holds(run) && run.time <= answerable;
             let is_answered_again = self.waiting.iter().any(is_again);
             let may_be_late = if begins {
-                is_unfinished && !is_answered_again
+                !is_answered_again && (is_unfinished || self.waiting.is_empty())
             } else {
                 is_unfinished || !is_answered_again
             };
@@ -169,19 +174,30 @@ impl ResponseRuns {
                 return Arrival::Stray;
             }
         }
+        let after_copy = self.copy.take().is_some_and(|copy| copy + 1 == sequence);
+        if self.skipped_before(sequence, holds) > 1 && self.has_come(sequence) && !after_copy {
+            self.copy = Some(sequence);
+            return Arrival::Stray;
+        }
         let Some(at) = self.waiting.iter().position(holds) else { return Arrival::Stray };
         let tail = self.rest();
         let unanswered = self.waiting.drain(..at).collect();
         let Some(run) = self.waiting.pop_front() else { return Arrival::Stray };
         self.current = Some((run, sequence + 1));
         take(&mut self.missing, sequence);
-        let head = run.first..sequence;
+        let head = run.first..sequence - u64::from(after_copy && sequence > run.first);
         self.expect_late(tail.clone(), answerable);
         self.expect_late(head.clone(), answerable);
         let missing = tail.end - tail.start + head.end - head.start;
         let start = if tail.is_empty() { head.start } else { tail.start.min(head.start) };
         self.disorder.advance(start..head.end.max(tail.end), missing);
         Arrival::Due(Missing { tail, unanswered, head })
+    }
+
+    /// Whether a response came in the current run.
+    fn has_come(&self, sequence: u64) -> bool {
+        let is_missing = self.missing.iter().any(|missing| missing.sequence == sequence);
+        !is_missing && self.current.is_some_and(|(run, next)| (run.first..next).contains(&sequence))
     }
 
     /// Number of packets that are missing if a response begins the run that waits for it:
@@ -331,6 +347,40 @@ mod tests {
     }
 
     #[test]
+    fn copy_of_a_response_does_not_begin_the_run_that_waits() {
+        let mut runs = runs(&[(0, 5), (0, 5)]);
+        for sequence in 0..5 {
+            runs.response(sequence, sequence == 0, END);
+        }
+        assert_eq!(runs.response(2, false, END), Arrival::Stray);
+        for sequence in 0..5 {
+            let arrival = runs.response(sequence, sequence == 0, END);
+            assert_eq!(missing_before(arrival), Some(0), "{sequence}");
+        }
+    }
+
+    #[test]
+    fn run_whose_first_responses_are_lost_begins_with_two_in_order() {
+        let mut runs = runs(&[(0, 5), (0, 5)]);
+        for sequence in 0..5 {
+            runs.response(sequence, sequence == 0, END);
+        }
+        assert_eq!(runs.response(2, false, END), Arrival::Stray);
+        assert_eq!(due(runs.response(3, false, END)).head, 0..2);
+        assert_eq!(due(runs.response(4, false, END)).head, 4..4);
+    }
+
+    #[test]
+    fn late_first_response_of_a_finished_run_is_no_repetition() {
+        let mut runs = runs(&[(0, 3), (3, 4)]);
+        assert_eq!(due(runs.response(1, false, END)).head, 0..1);
+        for (sequence, begins) in [(2, false), (3, true)] {
+            assert_eq!(missing_before(runs.response(sequence, begins, END)), Some(0));
+        }
+        assert_eq!(late_by(runs.response(0, true, END)), 3);
+    }
+
+    #[test]
     fn first_response_is_late_while_the_next_run_is_not_finished() {
         let mut runs = runs(&[(0, 2), (2, 5)]);
         runs.request(Run { time: Instant::from_nanos(20), ..run(0, 2) });
@@ -393,7 +443,7 @@ mod tests {
     #[test]
     fn requests_behind_a_nak_are_not_executed() {
         let mut runs = runs(&[(0, 2), (2, 4), (4, 6)]);
-        runs.drop_from(2);
+        runs.drop_from(2, None);
         runs.request(run(4, 6));
         runs.arrive(2, 2);
         runs.request(run(2, 4));

@@ -152,6 +152,10 @@ pub(super) fn retransmissions(side: &Side<'_>) -> Option<Finding> {
     if !recovery.is_empty() {
         words += &format!(", after {}", text::list(&recovery));
     }
+    let spurious = direction.retransmissions.spurious.packets;
+    if spurious > 0 {
+        words += &format!(", {} of them spurious", text::grouped(spurious));
+    }
     let frames = [&evidence.rewinds[0], &evidence.rewinds[1], &evidence.rewinds[2]];
     let (kind, cost) = (FindingKind::Retransmissions, waiting(side));
     Some(side.finding(kind, Certainty::Proven, cost, &frames, &words))

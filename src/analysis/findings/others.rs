@@ -65,14 +65,17 @@ pub(super) fn slow_responder(side: &Side<'_>) -> Option<Finding> {
     if slow.count == 0 {
         return None;
     }
-    let words = format!(
-        "the responder paused or was slow: it answered {} only after the requester had timed out, up to {} after the \
+    let mut words = format!(
+        "likely the responder paused or was slow: it answered {} only after the requester had timed out, up to {} after the \
          request; nothing shows a loss there",
         text::times(slow.count),
         text::duration(slow.longest_nanos),
     );
+    let spurious = side.direction.retransmissions.spurious.packets;
+    if spurious > 0 {
+        words += &format!("; {} retransmitted without need", text::count(spurious, "packet"));
+    }
     let (kind, certainty) = (FindingKind::SlowResponder, Certainty::Likely);
-    let words = format!("likely {words}");
     let frames = [&side.evidence.slow_answers];
     Some(side.finding(kind, certainty, slow.longest_nanos, &frames, &words))
 }

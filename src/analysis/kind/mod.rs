@@ -16,7 +16,7 @@ use self::steps::Steps;
 use super::connection::{Connection, Direction};
 use super::finding::{Finding, FindingKind, KindSet};
 use super::text::units::{count, counted};
-use super::{FileFacts, PacketFacts, Unsplit};
+use super::{FileFacts, FlowNumber, PacketFacts, Unsplit};
 use crate::decode::Trains;
 use crate::wire::{Gid, Service};
 
@@ -80,6 +80,14 @@ impl CaptureKind {
         of_one_direction || of_headers || self.hides_packets() && !OF_ONE_PACKET.contains(&kind)
     }
 
+    /// Whether the kind of capture explains such a finding of a connection, which may be dead
+    /// whatever the other direction shows.
+    fn explains_of(&self, kind: FindingKind, is_dead: bool) -> bool {
+        let of_requests = matches!(kind, FindingKind::RetryLimit | FindingKind::Unanswered);
+        let is_shown = is_dead && of_requests && !self.hides_packets();
+        !is_shown && self.explains(kind)
+    }
+
     /// Removes what the kind of capture explains from findings and counts.
     pub(super) fn remove_explained(
         &self,
@@ -87,10 +95,16 @@ impl CaptureKind {
         connections: &mut [Connection],
         totals: &mut Direction,
     ) {
-        findings.retain(|finding| !self.explains(finding.kind));
+        let dead: HashSet<FlowNumber> =
+            connections.iter().filter(|one| is_dead(one)).map(|one| one.flow).collect();
+        findings.retain(|finding| {
+            let is_dead = finding.flow.is_some_and(|flow| dead.contains(&flow));
+            !self.explains_of(finding.kind, is_dead)
+        });
         for connection in &mut *connections {
+            let is_dead = is_dead(connection);
             for kinds in &mut connection.findings {
-                let left = kinds.iter().filter(|kind| !self.explains(*kind));
+                let left = kinds.iter().filter(|kind| !self.explains_of(*kind, is_dead));
                 *kinds = left.map(KindSet::of).fold(KindSet::default(), KindSet::union);
             }
         }
@@ -204,8 +218,8 @@ impl Counts {
 }
 
 /// Returns the number of reliable connections, if the capture has nothing that went from the
-/// responder to the requester, or back, between their hosts. A requester that mostly retransmits
-/// has no answers to be captured.
+/// responder to the requester, or back, between their hosts. If the requesters of all of them are
+/// dead, there are no answers to be captured.
 fn one_direction(connections: &[Connection]) -> Option<u64> {
     let mut routes: HashSet<(Gid, Gid)> = HashSet::new();
     for connection in connections {
@@ -219,12 +233,15 @@ fn one_direction(connections: &[Connection]) -> Option<u64> {
     let is_reliable = |one: &&Connection| matches!(one.service, Service::Rc | Service::Xrc);
     let is_one_way = |connection: &Connection| {
         let [one, other] = connection.ends.each_ref().map(|end| end.address);
-        let is_both = routes.contains(&(one, other)) && routes.contains(&(other, one));
-        let mut directions = connection.directions.iter();
-        !is_both
-            && directions.all(|it| 2 * it.retransmissions.total().packets <= it.request_packets)
+        !(routes.contains(&(one, other)) && routes.contains(&(other, one)))
     };
     let mut reliable = connections.iter().filter(is_reliable);
+    let is_alive = reliable.clone().any(|connection| !is_dead(connection));
     let count = reliable.clone().count() as u64;
-    (count > 0 && reliable.all(is_one_way)).then_some(count)
+    (is_alive && reliable.all(is_one_way)).then_some(count)
+}
+
+/// Whether a requester of the connection shows by its requests alone that it gets no answer.
+fn is_dead(connection: &Connection) -> bool {
+    connection.directions.iter().any(Direction::is_dead)
 }

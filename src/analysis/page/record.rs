@@ -119,7 +119,8 @@ fn cause_code(cause: RetransmissionCause) -> u16 {
         RetransmissionCause::SequenceNak => 2,
         RetransmissionCause::ImpliedNak => 3,
         RetransmissionCause::Rnr => 4,
-        RetransmissionCause::Unexplained => 5,
+        RetransmissionCause::Spurious => 5,
+        RetransmissionCause::Unexplained => 6,
     }
 }
 

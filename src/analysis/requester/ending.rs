@@ -26,6 +26,9 @@ struct Ending {
     is_over: bool,
 }
 
+/// A requester that goes back so often to the same packet, and then falls silent, gave up.
+const REPEATS_LEAST: u32 = 2;
+
 /// The most retransmissions that a queue pair can be set to: `retry_cnt` has three bits.
 const RETRIES_MAX: u32 = 7;
 
@@ -127,6 +130,9 @@ impl Requester {
         }
         self.tell_open_losses(scene);
         let Some(ending) = ending else { return };
+        let silence = end_time.saturating_since(ending.last_time);
+        self.statistics.is_given_up = self.recovery.repeats >= REPEATS_LEAST
+            && silence > self.recovery.attempt_interval.saturating_mul(3);
         let Some(first) = self.messages.first() else { return };
         let told = first.message(scene.flow, scene.requester, ending.outcome);
         self.evidence().failure = Some(Failure {

@@ -170,6 +170,15 @@ impl OpenLoss {
         role == PacketRole::Response && frame.is_none() && sequences.contains(&sequence)
     }
 
+    /// Whether it is the loss of this response before the capture point: it did not come there, or
+    /// with a wrong ICRC.
+    pub(super) fn is_response_before(&self, sequence: u64) -> bool {
+        let Loss { role, sequence: lost, .. } = self.loss;
+        role == PacketRole::Response
+            && lost == sequence
+            && self.place == LossPlace::BeforeCapturePoint
+    }
+
     /// Whether a NAK of this sequence number shows it.
     pub(super) fn is_by_nak(&self, sequence: u64) -> bool {
         self.sign == Sign::Nak && self.loss.sequence == sequence

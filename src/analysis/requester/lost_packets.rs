@@ -57,8 +57,7 @@ impl Requester {
     /// is told since the last request for it.
     fn is_response_told(&self, sequence: u64) -> bool {
         let requested = self.progress.records.get(sequence).map_or(0, |record| record.frame);
-        self.losses
-            .has_open(|open| open.is_response_in(sequence..=sequence) && open.proof() > requested)
+        self.losses.has_open(|open| open.is_response_before(sequence) && open.proof() > requested)
     }
 
     /// Reports the responses that are missing before the last one: the requester goes back for want

@@ -31,6 +31,7 @@ mod recovery;
 mod requests;
 mod responses;
 mod retransmissions;
+mod spurious;
 mod unreliable;
 
 use core::time::Duration;

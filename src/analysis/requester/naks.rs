@@ -149,9 +149,12 @@ impl Requester {
         }
         self.advance(sequence, packet, scene);
         self.check_implied_nak(sequence, packet);
-        self.reads.runs.drop_from(sequence);
+        let resent = self.resent_before(sequence, packet);
+        self.reads.runs.drop_from(sequence, resent);
         if code == NakCode::PsnSequenceError {
-            self.messages.forget_requests(sequence);
+            if resent.is_none() {
+                self.messages.forget_requests(sequence);
+            }
             self.set_trigger(RetransmissionCause::SequenceNak, sequence, packet);
             self.add_sequence_nak(sequence, before, packet);
             self.complete(scene);
@@ -159,6 +162,15 @@ impl Requester {
             self.complete(scene);
             self.refuse(sequence, code, packet, scene);
         }
+    }
+
+    /// Returns the time of the retransmission of what a NAK names, if the NAK came too soon to be
+    /// the answer to one that follows it: the responder does not drop what was sent since.
+    fn resent_before(&self, sequence: u64, packet: &PacketFacts) -> Option<Instant> {
+        let answerable = packet.time.saturating_sub(self.round_trip.least());
+        let record = self.progress.records.get(sequence);
+        let record = record.filter(|it| it.transmissions > 1 && it.time > answerable);
+        record.map(|record| record.time)
     }
 
     /// Remembers a sequence-error NAK. If the one before it named an earlier packet, and this one
@@ -247,7 +259,7 @@ impl Requester {
         self.advance(sequence, packet, scene);
         self.check_implied_nak(sequence, packet);
         self.messages.forget_requests(sequence);
-        self.reads.runs.drop_from(sequence);
+        self.reads.runs.drop_from(sequence, None);
         self.complete(scene);
         let evidence = self.evidence();
         evidence.rnrs.push(packet.frame);

@@ -6,10 +6,11 @@ use std::collections::VecDeque;
 use super::limits::NAKS_MAX;
 use super::losses::OpenLoss;
 use super::records::{Record, RecordFlags};
+use super::spurious::Round;
 use super::{PacketFacts, Requester, RetransmissionCause};
 use crate::observe::disorder::Disorder;
 use crate::observe::round_trip::RoundTrip;
-use crate::observe::timing::TIMEOUT_LEAST;
+use crate::observe::timing::{RTT_LEAST, TIMEOUT_LEAST};
 use crate::time::{Instant, nanos};
 
 /// A response that makes the requester go back.
@@ -94,9 +95,13 @@ pub(super) struct Recovery {
     /// The implied NAK that the requester has not acted on yet.
     pub(super) implied: Option<Trigger>,
     pub(super) open_timeout: Option<OpenTimeout>,
+    /// Last round of retransmissions that no response asked for.
+    pub(super) round: Option<Round>,
     /// Rewinds since the last progress, and the time of the last one.
     pub(super) attempts: u32,
     pub(super) attempt_time: Instant,
+    /// Times that it went back to the same packet, and sent nothing new in between.
+    pub(super) repeats: u32,
     /// The time of the first of these rewinds.
     pub(super) attempts_since: Instant,
     /// The longest time between two attempts without progress.
@@ -212,6 +217,15 @@ impl Requester {
         let (end, cursor) = (tentative.end, tentative.before.cursor);
         let (is_forward, now) = (first > cursor, packet.time);
         let record = self.progress.records.get(next).copied();
+        let is_copy = |record: &Record| {
+            record.is_seen()
+                && record.digest == packet.digest
+                && now.saturating_since(record.time) < RTT_LEAST
+        };
+        if (first..end).contains(&next) && record.as_ref().is_some_and(is_copy) {
+            self.tentative = Some(tentative);
+            return false;
+        }
         let missing = record.filter(|record| record.missing > 0);
         if let Some(record) = missing.filter(|record| !record.is_seen())
             && (!is_forward && next == end && next < cursor)

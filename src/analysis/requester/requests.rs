@@ -245,8 +245,10 @@ impl Requester {
                 Record { sequence, span, digest, time, frame, pass, transmissions, missing, flags };
             self.push_record(record, scene);
             self.progress.new_packets += 1;
+            self.recovery.repeats = 0;
             self.progress.space.set_next(sequence + u64::from(span));
             self.recovery.cursor = self.next();
+            self.extend_round();
         } else {
             let end = self.retransmit(sequence, span, packet, flags);
             if !verdict.reordered {
@@ -274,6 +276,7 @@ impl Requester {
     fn count_request(&mut self, verdict: &Verdict, packet: &PacketFacts) {
         self.statistics.request_packets += 1;
         if let Some(cause) = verdict.retransmission {
+            let cause = self.add_to_round(cause, packet);
             self.count_retransmitted(cause, packet.wire_len);
         }
     }

@@ -69,6 +69,9 @@ impl Requester {
         let has_run = matches!(role_of(packet, info), PacketRole::Response);
         let place =
             if has_run { self.follow_run(sequence, packet, info, scene) } else { Place::Due };
+        if has_run && place == Place::Due && sequence < self.progress.unacked {
+            self.answer_round_again(sequence, true, packet);
+        }
         let is_late = matches!(place, Place::Late | Place::OutOfOrder(_));
         if is_late && !packet.sightings.is_delivered {
             verdict.reordered = true;
@@ -203,6 +206,7 @@ impl Requester {
         if !is_sent_earlier && self.answers.take_due() {
             self.disprove_nak(verdict.sequence);
             self.disprove_timeout();
+            self.answer_round_again(verdict.sequence, false, packet);
         } else if is_equal {
             verdict.duplicate = !is_known;
         } else if is_sent_earlier && !is_known {
@@ -234,6 +238,7 @@ impl Requester {
             return;
         }
         self.resolve_timeout(unacked, packet, scene);
+        self.answer_round(unacked, packet);
         self.progress.unacked = unacked;
         self.progress.frame = packet.frame;
         self.losses.acknowledge(unacked);

@@ -281,6 +281,8 @@ impl Requester {
             self.recovery.attempt_interval = wait;
         }
         self.recovery.attempts += 1;
+        let is_same = self.recovery.repeats > 0 && self.recovery.pass_start == sequence;
+        self.recovery.repeats = if is_same { self.recovery.repeats + 1 } else { 1 };
         self.recovery.attempt_time = now;
         self.progress.disorder = Disorder::default();
         self.begin_recovery();
@@ -293,6 +295,7 @@ impl Requester {
         self.recovery.pass_frame = packet.frame;
         (self.recovery.pass_start, self.recovery.pass_cause, self.recovery.cursor) =
             (sequence, Some(cause), sequence);
+        self.begin_round(sequence, cause, wait, packet);
         // A late packet behind the one that is asked for looks like a retransmission: that of the
         // one asked for follows.
         let named = used.map_or(sequence, |used| used.sequence);

@@ -211,3 +211,38 @@ fn report_before_the_end_is_the_report_of_what_there_is() {
     assert_eq!(report.totals.all.request_packets, 2);
     assert_eq!(told.messages.len(), 2);
 }
+
+/// Requests to which no answer was captured; the requester repeats only the first one, and falls
+/// silent.
+fn give_up(script: &mut Script) {
+    script.sends(10..30);
+    for _ in 0..3 {
+        script.wait_micros(2_000);
+        script.send(10);
+    }
+    script.wait_micros(100_000);
+}
+
+#[test]
+fn requester_that_gave_up_is_no_capture_of_one_direction() {
+    let mut script = Script::new();
+    give_up(&mut script);
+    // The capture goes on.
+    script.on(Pair { hosts: [3, 4], qps: [0x31, 0x32] });
+    script.request(Opcode::UC_SEND_ONLY, 5, 100);
+    let (report, _) = script.finish();
+    assert_eq!(report.capture.kind.one_direction, None);
+    assert_eq!(kinds(&report), [FindingKind::RetryLimit]);
+}
+
+#[test]
+fn requester_that_gave_up_is_found_in_a_capture_of_one_direction() {
+    let mut script = Script::new();
+    give_up(&mut script);
+    script.on(Pair { hosts: [3, 4], qps: [0x31, 0x32] }).sends(50..90);
+    let (report, _) = script.finish();
+    assert_eq!(report.capture.kind.one_direction, Some(2));
+    let found: Vec<_> = report.findings.iter().map(|found| (found.kind, found.flow)).collect();
+    assert_eq!(found, [(FindingKind::RetryLimit, Some(report.connections[0].flow))]);
+    assert!(report.connections[0].findings[0].iter().eq([FindingKind::RetryLimit]));
+}

@@ -397,3 +397,169 @@ fn response_lost_behind_the_point_after_a_timeout_implies_a_nak() {
     let note = script.read(11, 3 * MTU);
     assert_eq!(note.retransmission, Some(RetransmissionCause::ImpliedNak));
 }
+
+/// A connection whose round trips take at least 400 µs.
+fn script_with_round_trips() -> Script {
+    let mut script = Script::new();
+    script.send(9);
+    script.wait_micros(400);
+    script.ack(9);
+    script
+}
+
+#[test]
+fn request_that_is_acknowledged_twice_was_repeated_without_need() {
+    for (apart, is_spurious) in [(1_000, true), (10, false)] {
+        let mut script = script_with_round_trips();
+        script.send(10);
+        script.wait_micros(5_000);
+        script.send(10);
+        script.wait_micros(500);
+        script.ack(10);
+        // Soon after the first it may be a copy.
+        script.wait_micros(apart);
+        script.ack(10);
+        let (report, _) = script.finish();
+        let Retransmissions { timeout, spurious, .. } = only_direction(&report).retransmissions;
+        let real = if is_spurious { (0, 1) } else { (1, 0) };
+        assert_eq!((timeout.packets, spurious.packets), real, "{apart}");
+    }
+}
+
+#[test]
+fn acknowledgements_of_all_repeated_packets_do_not_make_a_timeout_spurious() {
+    let mut script = script_with_round_trips();
+    script.sends(10..14);
+    // The responder had them all, and its acknowledgement was lost before the point.
+    script.wait_micros(5_000);
+    script.sends(10..14);
+    for _ in 10..14 {
+        script.wait_micros(500);
+        script.ack(13);
+    }
+    let (report, _) = script.finish();
+    let Retransmissions { timeout, spurious, .. } = only_direction(&report).retransmissions;
+    assert_eq!((timeout.packets, spurious), (4, Retransmitted::default()));
+}
+
+#[test]
+fn timeout_is_not_spurious_if_the_point_missed_its_last_packet() {
+    let mut script = Script::new();
+    script.sends(10..13);
+    // The first transmission of PSN 13 was lost before the point.
+    script.wait_micros(5_000);
+    script.sends(10..14);
+    script.ack(12);
+    script.ack(12);
+    script.ack(13);
+    let (report, _) = script.finish();
+    let Retransmissions { timeout, spurious, .. } = only_direction(&report).retransmissions;
+    assert_eq!((timeout.packets, spurious), (3, Retransmitted::default()));
+}
+
+#[test]
+fn timeout_is_not_spurious_if_the_acknowledgement_had_passed() {
+    let mut script = Script::new();
+    script.sends(10..14);
+    script.ack(13);
+    script.wait_micros(5_000);
+    script.sends(10..14);
+    script.ack(13);
+    let (report, _) = script.finish();
+    let Retransmissions { timeout, spurious, .. } = only_direction(&report).retransmissions;
+    assert_eq!((timeout.packets, spurious), (4, Retransmitted::default()));
+}
+
+#[test]
+fn read_that_is_answered_twice_was_repeated_without_need() {
+    let mut script = Script::new();
+    script.read(10, 3 * MTU);
+    script.wait_micros(5_000);
+    script.read(10, 3 * MTU);
+    script.read_responses(10..=12, MTU);
+    script.read_responses_again(10..=12);
+    let (report, _) = script.finish();
+    let Retransmissions { timeout, spurious, .. } = only_direction(&report).retransmissions;
+    assert_eq!((timeout.packets, spurious.packets), (0, 1));
+}
+
+#[test]
+fn both_ends_show_that_the_answer_left_before_the_retransmission_came() {
+    for (left, is_spurious) in [(6_050, true), (6_150, false)] {
+        let mut script = Script::new();
+        let at = |micros: u64| Some(Instant::from_nanos(1_000_000_000 + micros * 1000));
+        let delivered = |far| Sightings { is_delivered: true, far, ..Sightings::default() };
+        let mut put = |from: usize, opcode: Opcode, psn: u32, far: u64, wait: u64| {
+            script.wait_micros(wait);
+            let mut facts = script.facts(from, opcode, psn, 100);
+            facts.sightings = delivered(at(far));
+            if from == 1 {
+                facts.payload_len = 0;
+                facts.aeth = Some((Syndrome::from(Answer::Ack(Credits::UNLIMITED)), Msn::new(1)));
+            }
+            script.put(facts);
+        };
+        put(0, Opcode::RC_SEND_ONLY, 10, 100, 0);
+        put(0, Opcode::RC_SEND_ONLY, 11, 101, 0);
+        put(0, Opcode::RC_SEND_ONLY, 10, 6_100, 6_000);
+        put(1, Opcode::RC_ACKNOWLEDGE, 11, left, 100);
+        // What it retransmits after that belongs to the same round.
+        put(0, Opcode::RC_SEND_ONLY, 11, 6_300, 0);
+        let (report, _) = script.finish();
+        let Retransmissions { timeout, spurious, .. } = only_direction(&report).retransmissions;
+        let (needed, not_needed) = if is_spurious { (0, 1) } else { (1, 0) };
+        assert_eq!((timeout.rewinds, timeout.packets), (needed, 2 * needed), "{left}");
+        assert_eq!((spurious.rewinds, spurious.packets), (not_needed, 2 * not_needed), "{left}");
+        assert_eq!(spurious.bytes, 2 * 162 * not_needed, "{left}");
+        assert_eq!(spurious.wait_nanos > 5_000_000, is_spurious, "{left}");
+    }
+}
+
+#[test]
+fn nak_does_not_drop_what_was_retransmitted_since() {
+    let mut script = Script::new();
+    script.send(9);
+    script.wait_micros(100);
+    script.ack(9);
+    script.sends(10..12);
+    script.read(12, 100);
+    script.wait_micros(100);
+    script.sequence_nak(10);
+    script.sends(10..12);
+    script.read(12, 100);
+    // The first one was late: the responder reports the next gap, before it gets the rest again.
+    script.wait_micros(20);
+    script.sequence_nak(11);
+    script.send(11);
+    script.read(12, 100);
+    script.wait_micros(100);
+    // It answers both repetitions.
+    script.read_responses(12..=12, 100);
+    script.wait_micros(20);
+    script.read_responses(12..=12, 100);
+    let (report, _) = script.finish();
+    let direction = only_direction(&report);
+    assert_eq!((direction.duplicate_packets, direction.lost_responses), (0, 0));
+}
+
+#[test]
+fn copy_of_a_retransmission_does_not_make_that_a_late_packet() {
+    let mut script = Script::new();
+    script.send(9);
+    script.ack(9);
+    // PSN 10 is lost before the point.
+    script.send(11);
+    script.wait_micros(5);
+    script.sequence_nak(10);
+    script.wait_micros(5);
+    assert_eq!(script.send(10).retransmission, Some(RetransmissionCause::SequenceNak));
+    let mut copy = script.facts(0, Opcode::RC_SEND_ONLY, 10, 100);
+    copy.time = Instant::from_nanos(copy.time.as_nanos() - 300);
+    assert!(script.put(copy).duplicate);
+    script.send(11);
+    script.ack(11);
+    let (report, told) = script.finish();
+    let direction = only_direction(&report);
+    assert_eq!((direction.lost_requests, direction.reordered), (1, 0));
+    assert_eq!((direction.duplicate_packets, told.losses.len()), (1, 1));
+}

@@ -309,7 +309,9 @@ fn write_totals(report: &Report, style: &Style, out: &mut String) {
         .map(|cause| (cause, all.retransmissions.of(cause).packets))
         .filter(|(_, packets)| *packets > 0)
         .map(|(cause, packets)| match cause {
-            RetransmissionCause::Unexplained => format!("{} unexplained", count(packets)),
+            RetransmissionCause::Spurious | RetransmissionCause::Unexplained => {
+                format!("{} {}", count(packets), cause.title())
+            }
             _ => format!("{} by {}", count(packets), cause.title()),
         })
         .collect();

@@ -1,11 +1,13 @@
 //! The numbers of the report.
 
+use core::time::Duration;
 use std::collections::BTreeSet;
 
 use roce::analysis::RetransmissionCause;
 use roce::link::fault::Action;
 
-use super::super::truth::Captured;
+use super::super::plan::Class;
+use super::super::truth::{Captured, Transmission};
 use super::Check;
 
 impl Check<'_> {
@@ -44,6 +46,30 @@ impl Check<'_> {
         if self.has_both_ends() {
             self.count_causes();
         }
+        self.spurious();
+    }
+
+    /// Retransmissions that are said to be spurious: a timeout caused them, and an earlier
+    /// transmission was answered, by a response that left before they could arrive.
+    fn spurious(&self) {
+        let real = self.truth.transmissions.iter().filter(|packet| {
+            let arrival = packet.time.saturating_add(Duration::from_micros(4));
+            let is_answer = |other: &Transmission| {
+                (other.connection, other.requester()) == (packet.connection, packet.sender)
+                    && other.class != Class::Request
+                    && other.sequence >= packet.sequence
+                    && other.time < arrival
+                    && other.delivered
+                    && !other.is_nak
+            };
+            packet.cause == Some(RetransmissionCause::Timeout)
+                && self.truth.transmissions.iter().any(is_answer)
+        });
+        let (told, real) =
+            (self.seen.report.totals.all.retransmissions.spurious.packets, real.count() as u64);
+        if told > real {
+            self.say(format!("{told} spurious retransmissions and not {real}"));
+        }
     }
 
     /// Retransmitted packets by cause.
@@ -53,8 +79,9 @@ impl Check<'_> {
             packets.filter(|packet| packet.cause == Some(cause)).count() as u64
         };
         let all = self.seen.report.totals.all.retransmissions;
-        let told =
+        let mut told =
             [all.timeout, all.sequence_nak, all.implied_nak, all.rnr].map(|some| some.packets);
+        told[0] += all.spurious.packets;
         use RetransmissionCause::{ImpliedNak, Rnr, SequenceNak, Timeout};
         let real = [Timeout, SequenceNak, ImpliedNak, Rnr].map(count);
         if told != real {

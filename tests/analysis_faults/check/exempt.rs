@@ -1,8 +1,7 @@
 //! Facts that a capture point cannot know in principle, each with its reason.
 //!
 //! A predicate is asked only where the analysis and the truth differ; those that hold are counted
-//! by name ([`super::tally`]). Those whose names begin with `wide:` are wider than their reason:
-//! they excuse what the narrow predicate beside them does not cover.
+//! by name ([`super::tally`]).
 
 use std::collections::BTreeSet;
 
@@ -48,15 +47,46 @@ impl Check<'_> {
                 && !matches!(injected.action, Action::Mark | Action::Duplicate)
                 && self.is_behind_points(other.sender, injected.hop)
         };
-        let loosely = self.truth.injected.iter().any(|injected| {
-            let other = &self.truth.transmissions[injected.transmission];
-            other.connection == packet.connection
-                && other.sender != packet.sender
-                && !matches!(injected.action, Action::Mark)
-        });
         self.excuse("responses suffer behind the point", self.has_met(number, suffer))
             || self.cannot_pair_yet(number)
-            || self.excuse("wide: responses suffer anywhere", loosely)
+    }
+
+    /// Whether the requester timed out for want of a response that was late before the point: as a
+    /// later one came there before, the timeout looks like a slow reaction to an implied NAK, if
+    /// the time to the requester is not known.
+    pub(super) fn is_after_late_response(
+        &self,
+        number: usize,
+        told: Option<RetransmissionCause>,
+    ) -> bool {
+        let packet = &self.truth.transmissions[number];
+        let late = |injected: &Injected, other: &Transmission| {
+            (other.connection, other.requester()) == (packet.connection, packet.sender)
+                && other.class == Class::Response
+                && matches!(injected.action, Action::Delay(_))
+                && self.is_before_points(other.sender, injected.hop)
+        };
+        let is = packet.cause == Some(RetransmissionCause::Timeout)
+            && told == Some(RetransmissionCause::ImpliedNak)
+            && !self.has_point_of(packet.sender);
+        self.excuse("cause: response late before the point", is && self.has_met(number, late))
+    }
+
+    /// Whether another NAK or RNR NAK of the same packet was on its way when the requester acted on
+    /// the first one: away from the requester it is not known which of the two had reached it.
+    pub(super) fn is_between_naks(&self, number: usize) -> bool {
+        let packet = &self.truth.transmissions[number];
+        let own = self.truth.transmissions[..=number].iter().rev();
+        let rewind = own.filter(|other| other.is_alike(packet)).find(|other| other.rewinds);
+        let Some(rewind) = rewind else { return false };
+        let naks = self.truth.transmissions.iter().filter(|other| {
+            (other.connection, other.requester()) == (packet.connection, packet.sender)
+                && other.is_nak
+                && other.sequence == rewind.sequence
+                && other.time < packet.time
+        });
+        let is = !self.has_point_of(packet.sender) && naks.count() > 1;
+        self.excuse("cause: two NAKs of a packet on their way", is)
     }
 
     /// Whether the NAK cannot be attributed to this connection yet: the first packet of the
@@ -70,10 +100,8 @@ impl Check<'_> {
                 && other.sequence == 0
         });
         let mut stopped = firsts.filter_map(Transmission::stopped);
-        let (is_before, loosely) =
-            (stopped.clone().any(|hop| self.is_before_points(packet.sender, hop)), stopped.next());
+        let is_before = stopped.any(|hop| self.is_before_points(packet.sender, hop));
         self.excuse("first request lost before the point", is_before)
-            || self.excuse("wide: first request lost anywhere", loosely.is_some())
     }
 
     /// Whether a copy cannot be told from a retransmission or from a second answer. A packet that
@@ -95,21 +123,32 @@ impl Check<'_> {
                 && self.is_behind_points(other.sender, injected.hop)
                 && (packet.class == Class::Acknowledge || other.covers(packet.sequence))
         };
+        // For a request that was late behind the point the responder sends a second NAK. Whether it
+        // sent that before the requests behind the retransmission came is not known without a round
+        // trip, nor whether it answers them.
+        let delayed_behind = |injected: &Injected, other: &Transmission| {
+            matches!(injected.action, Action::Delay(_))
+                && copies(injected, other)
+                && other.sequence < packet.sequence
+                && self.is_behind_points(other.sender, injected.hop)
+        };
         // What the requester retransmits for want of a response that was lost behind the point
         // equals a copy.
         self.is_delayed_twin(number)
-            || self.is_behind_delay(number, true)
+            || self.is_behind_delay(number)
             || self.is_copy_of_lost(number)
             || self.is_behind_its_copy(number)
             || self.excuse(
                 "answer to a copy made behind the point",
                 is_answer && self.has_met(number, copies_behind),
             )
+            || self.excuse(
+                "answer to a request between two NAKs",
+                is_answer && self.has_met(number, delayed_behind),
+            )
             || (packet.cause.is_some()
                 && !self.has_point_of(packet.sender)
                 && self.cannot_know_cause(number))
-            || self
-                .excuse("wide: answer to any copy", is_answer && self.has_met(usize::MAX, copies))
     }
 
     /// Whether an answer to a repeated request is due, from which a copy cannot be told: the
@@ -157,7 +196,7 @@ impl Check<'_> {
                 is_answer && self.has_met(number, repeated),
             )
             || self.excuse("order: late first request", is_late && is_first && is_away)
-            || (!is_late && self.is_behind_delay(number, false))
+            || (!is_late && self.is_behind_delay(number))
             || (!is_late && self.is_repeated_for_lost(number))
     }
 
@@ -200,7 +239,7 @@ impl Check<'_> {
 
     /// Whether a packet was retransmitted although it only came late: away from the requester the
     /// two cannot be told apart.
-    pub(super) fn is_behind_delay(&self, number: usize, is_wide: bool) -> bool {
+    pub(super) fn is_behind_delay(&self, number: usize) -> bool {
         let packet = &self.truth.transmissions[number];
         let late = |injected: &Injected, other: &Transmission| {
             (other.connection, other.sender, other.class)
@@ -212,10 +251,6 @@ impl Check<'_> {
         };
         let is_away = packet.cause.is_some() && !self.has_point_of(packet.sender);
         self.excuse("retransmission behind a delay", is_away && self.has_met(number, before))
-            || self.excuse(
-                "wide: retransmission after any delay",
-                is_away && is_wide && self.has_met(usize::MAX, late),
-            )
     }
 
     /// Whether a packet was retransmitted once more because its last retransmission was lost before
@@ -246,7 +281,8 @@ impl Check<'_> {
         let mut own = own.filter(|other| other.is_alike(packet));
         let Some(rewind) = own.find(|other| other.rewinds) else { return false };
         let is_lost = own.find(|other| other.sequence == rewind.sequence).is_some_and(|last| {
-            last.cause == told
+            last.cause.is_some_and(|cause| cause != RetransmissionCause::Timeout)
+                && told != Some(RetransmissionCause::Timeout)
                 && last.stopped().is_some_and(|hop| self.is_before_points(last.sender, hop))
         });
         let is = rewind.cause == Some(RetransmissionCause::Timeout)
@@ -279,7 +315,6 @@ impl Check<'_> {
                 "delayed twin: both requests are answered",
                 is && is_behind && packet.class == Class::Request,
             )
-            || self.excuse("wide: delayed twin, seen at its sender", is)
     }
 
     /// Whether the packet is the copy of one that was lost: it arrives later than packets that were
@@ -388,7 +423,6 @@ impl Check<'_> {
         };
         self.excuse("likely loss in a round trip that lost another", is_near)
             || self.excuse("likely loss of a late packet, both ends", self.has_met(proof, late))
-            || self.excuse("wide: likely loss, both ends", self.has_met(proof, same))
     }
 
     /// Whether the next file cannot show the loss: a file says nothing about the time before its

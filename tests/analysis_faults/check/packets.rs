@@ -114,10 +114,13 @@ impl Check<'_> {
         let is_cause_wrong = got.is_some() && real.is_some();
         let is_copy_likely = got.is_none() && note.duplicate;
         if self.is_delayed_twin(number)
-            || self.is_behind_delay(number, true)
+            || self.is_behind_delay(number)
             || self.is_late_behind_nak(number)
             || self.is_copy_of_lost(number)
-            || is_cause_wrong && self.is_after_lost_reaction(number, got)
+            || is_cause_wrong
+                && (self.is_after_lost_reaction(number, got)
+                    || self.is_after_late_response(number, got)
+                    || self.is_between_naks(number))
             || ((is_cause_wrong || is_copy_likely) && self.cannot_know_cause(number))
         {
             return say;

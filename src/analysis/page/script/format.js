@@ -29,7 +29,7 @@ function formatDate(nanosText) {
     return Number.isNaN(date.getTime()) ? "" : date.toISOString().replace("T", " ").replace("Z", " UTC");
 }
 
-const CAUSES = [null, "timeout", "sequence NAK", "implied NAK", "RNR", "unexplained"];
+const CAUSES = [null, "timeout", "sequence NAK", "implied NAK", "RNR", "spurious", "unexplained"];
 const LOSS_PLACES = ["before the capture point", "after the capture point", "between two capture points"];
 const OUTCOMES = ["completed", "refused", "RNR retries exceeded", "retries exceeded", "flushed", "in flight at the end", "incomplete"];
 

@@ -86,6 +86,9 @@ static DIRECTION: [Definition<Direction>; 36] = [
     Definition::new("retransmitted_unexplained", Kind::Int, |requests| {
         requests.retransmissions.unexplained.packets.into()
     }),
+    Definition::new("retransmitted_spurious", Kind::Int, |requests| {
+        requests.retransmissions.spurious.packets.into()
+    }),
     Definition::new("retransmitted_by_rnr", Kind::Int, |requests| {
         requests.retransmissions.rnr.packets.into()
     }),
