@@ -1,0 +1,210 @@
+//! Where processes of one user meet: names that only they can tell.
+//!
+//! A name is one of an abstract socket, which belongs to a network namespace and is gone with the
+//! last process that has it. It is computed from a secret in a directory that only this user can
+//! read: nobody else can take a name before it is used. Whoever takes it later is found out by its
+//! credentials, and the next name is tried.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::net::IpAddr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
+
+use crate::proof::Proof;
+
+/// Bytes of the secret.
+const SECRET_LEN: usize = 32;
+
+/// File of the secret in the directory.
+const SECRET_FILE: &str = "secret";
+
+/// Reason for which processes of this user cannot meet.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PlaceError {
+    #[error("{0}: {1}")]
+    System(PathBuf, #[source] io::Error),
+    #[error("{0} is no directory of this user alone")]
+    NotPrivate(PathBuf),
+    #[error("{0} is no secret of this user alone")]
+    NotSecret(PathBuf),
+}
+
+/// The secret of a user, from which names are computed.
+pub(crate) struct Place {
+    secret: [u8; SECRET_LEN],
+}
+
+impl Place {
+    /// Opens the place of this user: `$XDG_RUNTIME_DIR/roce`, or `/tmp/roce-UID`.
+    pub(crate) fn open() -> Result<Self, PlaceError> {
+        Self::open_in(&directory(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)))
+    }
+
+    fn open_in(directory: &Path) -> Result<Self, PlaceError> {
+        let folder = private_directory(directory)?;
+        let file = directory.join(SECRET_FILE);
+        let system = |error: io::Error| PlaceError::System(file.clone(), error);
+        let secret = match read_secret(folder.as_fd()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                write_secret(folder.as_fd()).map_err(system)?;
+                read_secret(folder.as_fd())
+            }
+            read => read,
+        };
+        let secret = secret.map_err(system)?;
+        Ok(Self { secret: secret.ok_or(PlaceError::NotSecret(file))? })
+    }
+
+    /// Returns the name of the meeting at an address of an interface. If somebody else has one, the
+    /// next is tried.
+    pub(crate) fn name(&self, address: IpAddr, interface: u32, attempt: u8) -> String {
+        let tag = Proof::new(&self.secret, "roce shared address 1")
+            .field("address", address.to_canonical().to_string().as_bytes())
+            .field("interface", &interface.to_be_bytes())
+            .field("attempt", &[attempt])
+            .tag();
+        let digits: String = tag.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        format!("roce {digits}")
+    }
+}
+
+/// The directory: that of the session, if it is one of this user alone, or one in `/tmp`.
+fn directory(of_session: Option<PathBuf>) -> PathBuf {
+    let own = rustix::process::geteuid().as_raw();
+    let of_session = of_session.filter(|path| path.is_absolute() && is_private(path));
+    of_session.map_or_else(|| format!("/tmp/roce-{own}").into(), |path| path.join("roce"))
+}
+
+/// Whether a path is a directory that belongs to this user, and that nobody else can enter.
+fn is_private(path: &Path) -> bool {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::PATH;
+    rustix::fs::open(path, flags, Mode::empty()).is_ok_and(|folder| is_own(&folder, 0o077))
+}
+
+/// Whether a file belongs to this user, and others have none of these rights.
+fn is_own(file: &OwnedFd, others: u32) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    rustix::fs::fstat(file).is_ok_and(|stat| stat.st_uid == own && stat.st_mode & others == 0)
+}
+
+/// Opens the directory, and makes it if there is none.
+fn private_directory(path: &Path) -> Result<OwnedFd, PlaceError> {
+    let system = |error: rustix::io::Errno| PlaceError::System(path.into(), error.into());
+    match rustix::fs::mkdir(path, Mode::RWXU) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(error) => return Err(system(error)),
+    }
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(folder) => folder,
+        // A symbolic link, or a file.
+        Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => {
+            return Err(PlaceError::NotPrivate(path.into()));
+        }
+        Err(error) => return Err(system(error)),
+    };
+    if !is_own(&folder, 0o077) {
+        return Err(PlaceError::NotPrivate(path.into()));
+    }
+    Ok(folder)
+}
+
+/// Reads the secret; `None` if the file is not one of this user alone, or has another length.
+fn read_secret(folder: BorrowedFd<'_>) -> io::Result<Option<[u8; SECRET_LEN]>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = rustix::fs::openat(folder, SECRET_FILE, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !is_own(&file, 0o077) {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    File::from(file).take(SECRET_LEN as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes.try_into().ok())
+}
+
+/// Makes the secret, unless another process is quicker.
+fn write_secret(folder: BorrowedFd<'_>) -> io::Result<()> {
+    let mut random = [0; SECRET_LEN + 8];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    let (secret, suffix) = random.split_at(SECRET_LEN);
+    let unfinished: String = suffix.iter().map(|byte| format!("{byte:02x}")).collect();
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(folder, &unfinished, flags, Mode::RUSR | Mode::WUSR)?;
+    let written = File::from(file).write_all(secret);
+    let placed = written.and_then(|()| {
+        let flags = RenameFlags::NOREPLACE;
+        match rustix::fs::renameat_with(folder, &unfinished, folder, SECRET_FILE, flags) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let _ = rustix::fs::unlinkat(folder, &unfinished, AtFlags::empty());
+                if error == rustix::io::Errno::EXIST { Ok(()) } else { Err(error.into()) }
+            }
+        }
+    });
+    placed
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("roce-place-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            Self(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+            let _ = fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn names_are_the_same_in_all_processes_and_differ_by_address() {
+        let folder = Folder::new("names");
+        let [one, other] = [(); 2].map(|()| Place::open_in(&folder.0).unwrap());
+        let address = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(one.name(address, 1, 0), other.name(address, 1, 0));
+        let names = [
+            one.name(address, 1, 0),
+            one.name(address, 1, 1),
+            one.name(address, 2, 0),
+            one.name([127, 0, 0, 2].into(), 1, 0),
+        ];
+        assert_eq!(names.iter().collect::<std::collections::BTreeSet<_>>().len(), 4);
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
+        drop(fs::remove_file(folder.0.join(SECRET_FILE)));
+        let another = Place::open_in(&folder.0).unwrap();
+        assert_ne!(one.name(address, 1, 0), another.name(address, 1, 0));
+    }
+
+    #[test]
+    fn directory_or_secret_that_others_reach_is_refused() {
+        let folder = Folder::new("others");
+        drop(Place::open_in(&folder.0).unwrap());
+        let secret = folder.0.join(SECRET_FILE);
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(Place::open_in(&folder.0), Err(PlaceError::NotSecret(_))));
+        fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(matches!(Place::open_in(&folder.0), Err(PlaceError::NotPrivate(_))));
+    }
+
+    #[test]
+    fn symbolic_link_in_its_place_is_refused() {
+        let (folder, link) = (Folder::new("target"), Folder::new("link"));
+        drop(Place::open_in(&folder.0).unwrap());
+        symlink(&folder.0, &link.0).unwrap();
+        assert!(matches!(Place::open_in(&link.0), Err(PlaceError::NotPrivate(_))));
+    }
+}
