@@ -55,6 +55,7 @@ pub mod raw;
 // For `tools/ibverbs`: no promise is made about it.
 #[doc(hidden)]
 pub mod route;
+mod share;
 mod spec;
 mod sys;
 pub mod tap;

@@ -43,7 +43,7 @@ impl Place {
         Self::open_in(&directory(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)))
     }
 
-    fn open_in(directory: &Path) -> Result<Self, PlaceError> {
+    pub(super) fn open_in(directory: &Path) -> Result<Self, PlaceError> {
         let folder = private_directory(directory)?;
         let file = directory.join(SECRET_FILE);
         let system = |error: io::Error| PlaceError::System(file.clone(), error);
@@ -148,16 +148,17 @@ fn write_secret(folder: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::*;
 
-    struct Folder(PathBuf);
+    pub(in crate::link::share) struct Folder(pub(in crate::link::share) PathBuf);
 
     impl Folder {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("roce-place-{name}-{}", std::process::id()));
+        pub(in crate::link::share) fn new(name: &str) -> Self {
+            let path =
+                std::env::temp_dir().join(format!("roce-place-{name}-{}", std::process::id()));
             let _ = fs::remove_dir_all(&path);
             Self(path)
         }

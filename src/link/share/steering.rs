@@ -114,7 +114,7 @@ mod tests {
         let multiplier = Multiplier::new(0x12_3457);
         let program = program(multiplier);
         for qpn in [0, 2, 0x11, 0x55_249f, 0xff_fffe, 0xff_ffff] {
-            let packet = [&[4, 0, 0xff, 0xff][..], &(0x8000_0000 | qpn).to_be_bytes(), &[0; 8]];
+            let packet = [&[4, 0, 0xff, 0xff][..], &(0x8000_0000_u32 | qpn).to_be_bytes(), &[0; 8]];
             let slot = run(&program, &packet.concat());
             assert_eq!(slot, Some(multiplier.slot_of(Qpn::new(qpn)).into()), "{qpn:#x}");
         }
