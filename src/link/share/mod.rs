@@ -2,6 +2,7 @@
 //! divides packets by their destination QPN.
 #![allow(dead_code, reason = "the link does not use it yet")]
 
+mod claims;
 mod meeting;
 mod place;
 mod steering;

@@ -2,6 +2,7 @@
 
 pub(crate) mod fork;
 pub(super) mod interface;
+pub(super) mod lock;
 pub(super) mod ring;
 pub(super) mod socket;
 pub(crate) mod thread;
