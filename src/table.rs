@@ -47,23 +47,18 @@ const ENTRY_SLOT_BITS: u32 = 32;
 /// Minimum size of an index.
 const INDEX_MIN: usize = 16;
 
-// A number that is free is always found: most of them are.
-const _: () = assert!(TABLE_MAX * 2 <= Permutation::SIZE as usize);
-
 impl Numbers {
     fn new(random: &mut SecretRandom) -> Self {
         Self { permutation: Permutation::new(random), drawn: 0, index: Vec::new(), len: 0 }
     }
 
-    /// Returns the next number that is neither reserved nor in use.
-    fn draw(&mut self, reserved: &[u32]) -> u32 {
-        loop {
+    /// Returns the next number that is usable and not in use; `None` if there is none.
+    fn draw(&mut self, is_usable: impl Fn(u32) -> bool) -> Option<u32> {
+        (0..Permutation::SIZE).find_map(|_| {
             let number = self.permutation.apply(self.drawn);
             self.drawn = (self.drawn + 1) % Permutation::SIZE;
-            if !reserved.contains(&number) && self.find(number).is_none() {
-                return number;
-            }
-        }
+            (is_usable(number) && self.find(number).is_none()).then_some(number)
+        })
     }
 
     /// Returns the position where probing for a number begins.
@@ -215,9 +210,18 @@ impl<T> Table<T> {
         has_memory
     }
 
-    /// Adds an object, whose number is none of `reserved`; `None` if the table is full, or there is
-    /// no memory.
-    pub(crate) fn insert(&mut self, object: T, reserved: &[u32]) -> Option<Id> {
+    /// Adds an object; `None` if the table is full, or there is no memory.
+    pub(crate) fn insert(&mut self, object: T) -> Option<Id> {
+        self.insert_where(object, |_| true)
+    }
+
+    /// Adds an object whose number is usable; `None` if there is none, the table is full, or there
+    /// is no memory.
+    pub(crate) fn insert_where(
+        &mut self,
+        object: T,
+        is_usable: impl Fn(u32) -> bool,
+    ) -> Option<Id> {
         if self.len >= self.limit {
             return None;
         }
@@ -227,7 +231,7 @@ impl<T> Table<T> {
         }
         let number = match &mut self.numbers {
             Some(numbers) => {
-                let number = numbers.draw(reserved);
+                let number = numbers.draw(is_usable)?;
                 if !numbers.insert(number, at) {
                     return None;
                 }
@@ -356,7 +360,7 @@ mod tests {
     #[test]
     fn id_of_another_device_does_not_match() {
         let mut table = Table::new(10, DEVICE);
-        let id = table.insert("object", &[]).unwrap();
+        let id = table.insert("object").unwrap();
         let foreign = Id::new(DeviceTag::from_random(8), id.index());
         assert_eq!((table.get(id), table.get(foreign)), (Some(&"object"), None));
         assert_eq!(table.remove(foreign), None);
@@ -376,10 +380,10 @@ mod tests {
     #[test]
     fn stale_id_does_not_match() {
         let mut table = numbered(10, 1);
-        let first = table.insert("first", &[]).unwrap();
+        let first = table.insert("first").unwrap();
         let number = table.number(first);
         assert_eq!(table.remove(first), Some("first"));
-        let second = table.insert("second", &[]).unwrap();
+        let second = table.insert("second").unwrap();
         assert_ne!(number, table.number(second));
         assert_eq!((table.get(first), table.find(number)), (None, None));
         assert_eq!(table.get(second), Some(&"second"));
@@ -392,7 +396,7 @@ mod tests {
         let mut table = numbered(1, 1);
         let mut seen = std::collections::BTreeSet::new();
         for round in 0..100_000 {
-            let id = table.insert(round, &[]).unwrap();
+            let id = table.insert(round).unwrap();
             assert!(seen.insert(table.number(id)), "after {round} creations");
             assert_eq!(table.find(table.number(id)), table.slot_of(id));
             assert_eq!(table.remove(id), Some(round));
@@ -402,11 +406,11 @@ mod tests {
     #[test]
     fn slots_are_reused_in_the_order_they_were_freed() {
         let mut table = Table::new(10, DEVICE);
-        let ids: Vec<_> = (0..3).map(|i| table.insert(i, &[]).unwrap()).collect();
+        let ids: Vec<_> = (0..3).map(|i| table.insert(i).unwrap()).collect();
         for at in [1, 0, 2] {
             table.remove(ids[at]).unwrap();
         }
-        let slots = (0..4).map(|i| table.insert(i, &[]).unwrap().index() & SLOT_MASK);
+        let slots = (0..4).map(|i| table.insert(i).unwrap().index() & SLOT_MASK);
         assert_eq!(slots.collect::<Vec<_>>(), [1, 0, 2, 3]);
     }
 
@@ -419,7 +423,7 @@ mod tests {
         for round in 0..20_000_u32 {
             let roll = usize::try_from(dice.next() >> 40).unwrap();
             if alive.len() < 600 && (alive.is_empty() || roll.is_multiple_of(2)) {
-                let id = table.insert(round, &[0, 1]).unwrap();
+                let id = table.insert(round).unwrap();
                 alive.push((id, table.number(id)));
             } else {
                 let (id, number) = alive.swap_remove(roll % alive.len());
@@ -439,7 +443,7 @@ mod tests {
     fn numbers_are_scattered_and_reproducible() {
         let numbers = |seed| {
             let mut table = numbered(100, seed);
-            let ids: Vec<_> = (0..100).map(|i| table.insert(i, &[]).unwrap()).collect();
+            let ids: Vec<_> = (0..100).map(|i| table.insert(i).unwrap()).collect();
             ids.into_iter().map(|id| table.number(id)).collect::<Vec<_>>()
         };
         assert_eq!(numbers(3), numbers(3));
@@ -454,11 +458,11 @@ mod tests {
     #[test]
     fn reserved_numbers_are_skipped_and_limits_hold() {
         let mut probe = numbered(1, 9);
-        let id = probe.insert((), &[]).unwrap();
+        let id = probe.insert(()).unwrap();
         let taken = probe.number(id);
         let mut table = numbered(1, 9);
-        let id = table.insert((), &[taken]).unwrap();
+        let id = table.insert_where((), |number| number != taken).unwrap();
         assert_ne!(table.number(id), taken);
-        assert_eq!(table.insert((), &[]), None);
+        assert_eq!(table.insert(()), None);
     }
 }

@@ -86,7 +86,7 @@ impl<N: Name, T> Table<N, T> {
 
     /// Names an object, unless the table is full.
     pub(super) fn insert(&mut self, value: T) -> Option<N> {
-        self.objects.insert(value, &[]).map(|id| N::from_u32(id.index()))
+        self.objects.insert(value).map(|id| N::from_u32(id.index()))
     }
 
     pub(super) fn get(&self, name: N) -> Option<&T> {

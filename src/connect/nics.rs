@@ -40,7 +40,7 @@ pub(super) fn describe(nic: &SoftNic) -> std::io::Result<Device> {
         addresses: addresses_of(&gids),
         port_gid: gids.first().copied().unwrap_or_default(),
         mtu: nic.query_port()?.active_mtu,
-        is_shared: nic.port().is_shared,
+        is_shared: nic.port().sharing.is_shared(),
         ..Device::new(0, IpAddr::from([0; 4]))
     })
 }

@@ -163,7 +163,8 @@ impl CmService {
         };
         let gsi = nic.open_gsi(serve).map_err(io::Error::other)?;
         if device.is_shared {
-            state.registry.join(device.addresses.iter().map(|(address, _)| *address));
+            let addresses = device.addresses.iter().map(|(address, _)| *address);
+            state.registry.join(&nic.port().sharing, addresses);
         }
         let device = state.manager.add_device(device).map_err(io::Error::other)?;
         state.nics.insert(device, gsi);

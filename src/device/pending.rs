@@ -127,7 +127,7 @@ impl Queues {
     /// Adds a work queue; `None` if there are too many.
     pub(super) fn add(&self, order: Order) -> Option<Queue> {
         let pending = Arc::new(Mutex::new(Pending::new(order)));
-        let id = self.table().insert(Arc::clone(&pending), &[])?;
+        let id = self.table().insert(Arc::clone(&pending))?;
         Some(Queue { id, pending })
     }
 

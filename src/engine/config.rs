@@ -6,7 +6,7 @@ use super::cq::Cq;
 use super::recv_queue::RecvQueue;
 use super::send_queue::SendQueue;
 use crate::table::TABLE_MAX;
-use crate::verbs::{Mtu, QpCap};
+use crate::verbs::{Mtu, QpCap, QpnShare};
 use crate::wire::{Gid, PKey};
 
 /// Configuration of an engine.
@@ -49,6 +49,8 @@ pub struct Config {
     /// Maximum length of a raw frame, from its Ethernet header on; zero if there are no raw packet
     /// queue pairs.
     pub frame_max: usize,
+    /// QPNs that its queue pairs may have.
+    pub qpns: QpnShare,
     /// Limits of objects and queues.
     pub limits: Limits,
 }
@@ -159,6 +161,7 @@ impl Config {
             cnp_interval: Duration::from_micros(50),
             quantum: 16,
             frame_max: 0,
+            qpns: QpnShare::ALL,
             limits: Limits::DEFAULT,
         }
     }

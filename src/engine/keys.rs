@@ -122,7 +122,10 @@ impl Keys {
         base.checked_add(region.len() as u64).ok_or(KeyError::TooLong)?;
         let low = self.new_low();
         let mr = Mr { low, pd, region, base, access, windows: 0 };
-        let id = self.table.insert(Entry::Region(mr), &[0]).ok_or(KeyError::Full)?;
+        let id = self
+            .table
+            .insert_where(Entry::Region(mr), |number| number != 0)
+            .ok_or(KeyError::Full)?;
         Ok(both_keys(self.device, self.table.number(id) << 8 | u32::from(low)))
     }
 
@@ -170,7 +173,7 @@ impl Keys {
     pub(super) fn allocate(&mut self, pd: PdHandle, kind: MwType) -> Result<MwHandle, KeyError> {
         let low = self.new_low();
         let window = Entry::Window(Mw { low, pd, kind, bound: None });
-        let id = self.table.insert(window, &[0]).ok_or(KeyError::Full)?;
+        let id = self.table.insert_where(window, |number| number != 0).ok_or(KeyError::Full)?;
         Ok(MwHandle(Id::new(self.device, self.table.number(id) << 8)))
     }
 

@@ -133,7 +133,8 @@ impl Engine {
         Self {
             pds: Table::new(limits.pds, device),
             xrcds: Table::new(limits.pds, device),
-            qps: Table::numbered(limits.qps, device, &mut random),
+            // Twice as many numbers as objects, so that one is soon found that is free.
+            qps: Table::numbered(limits.qps.min(config.qpns.count() / 2), device, &mut random),
             gsi: None,
             is_gsi_reserved: false,
             groups: BTreeMap::new(),

@@ -17,7 +17,7 @@ use crate::verbs::{
 use crate::wire::{Psn, Qpn, RKey, XrcSrqn};
 
 /// QPNs with a meaning of their own.
-const RESERVED_QPNS: [u32; 3] = [0, 1, 0xff_ffff];
+const RESERVED_QPNS: [Qpn; 3] = [Qpn::SMI, Qpn::GSI, Qpn::MULTICAST];
 
 /// Inline data of a send on queue pair 1: a MAD.
 const GSI_INLINE: u64 = 256;
@@ -25,7 +25,7 @@ const GSI_INLINE: u64 = 256;
 impl Engine {
     /// Creates a protection domain.
     pub fn create_pd(&mut self) -> Result<PdHandle, CreateError> {
-        self.pds.insert((), &[]).map(PdHandle).ok_or(CreateError::Full)
+        self.pds.insert(()).map(PdHandle).ok_or(CreateError::Full)
     }
 
     /// Destroys a protection domain that no object uses.
@@ -97,7 +97,7 @@ impl Engine {
         }
         let bytes = Cq::bytes(capacity).saturating_add(OBJECT_BYTES);
         self.promise(bytes, |engine| {
-            engine.env.cqs.insert(Cq::new(capacity)?, &[]).map(CqHandle).ok_or(CreateError::Full)
+            engine.env.cqs.insert(Cq::new(capacity)?).map(CqHandle).ok_or(CreateError::Full)
         })
     }
 
@@ -147,7 +147,7 @@ impl Engine {
 
     /// Creates an XRC domain.
     pub fn create_xrcd(&mut self) -> Result<XrcdHandle, CreateError> {
-        self.xrcds.insert((), &[]).map(XrcdHandle).ok_or(CreateError::Full)
+        self.xrcds.insert(()).map(XrcdHandle).ok_or(CreateError::Full)
     }
 
     /// Destroys an XRC domain that no object uses.
@@ -183,8 +183,9 @@ impl Engine {
         let srq =
             Srq { handle: SrqHandle(Id::new(self.env.device, 0)), pd, queue, limit, xrc, users: 0 };
         let bytes = srq.bytes();
-        let id = self
-            .promise(bytes, |engine| engine.env.srqs.insert(srq, &[0]).ok_or(CreateError::Full))?;
+        let id = self.promise(bytes, |engine| {
+            engine.env.srqs.insert_where(srq, |number| number != 0).ok_or(CreateError::Full)
+        })?;
         let handle = SrqHandle(id);
         if let Some(srq) = self.env.srqs.get_mut(id) {
             srq.handle = handle;
@@ -255,7 +256,7 @@ impl Engine {
         if self.env.gid(attr.sgid_index).is_none() {
             return Err(CreateError::NotFound("GID of the port"));
         }
-        self.env.ahs.insert((pd, attr), &[]).map(AhHandle).ok_or(CreateError::Full)
+        self.env.ahs.insert((pd, attr)).map(AhHandle).ok_or(CreateError::Full)
     }
 
     /// Destroys an address handle.
@@ -290,7 +291,12 @@ impl Engine {
         let qp = Qp::new(pd, &create, self.env.config.advertise_credits);
         let bytes = qp.bytes();
         let id = self.promise(bytes, |engine| {
-            engine.qps.insert(qp, &RESERVED_QPNS).ok_or(CreateError::Full)
+            let share = engine.env.config.qpns;
+            let is_usable = |number| {
+                let qpn = Qpn::new(number);
+                share.contains(qpn) && !RESERVED_QPNS.contains(&qpn)
+            };
+            engine.qps.insert_where(qp, is_usable).ok_or(CreateError::Full)
         })?;
         let (handle, slot, number) = (QpHandle(id), self.qps.slot_of(id), self.qps.number(id));
         let gsi = create.init.qp_type == QpType::Gsi;

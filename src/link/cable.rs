@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::{Link, Port, Receiver, Sender};
+use super::{Link, Port, Receiver, Sender, Sharing};
 use crate::time::Instant;
 use crate::verbs::Mtu;
 use crate::wire::{Batch, Gid, ICRC_ROOM, Path, PathHeaders, Prefixes, Received};
@@ -38,7 +38,13 @@ fn link(gid: Gid, name: &str, own: &Arc<End>, other: &Arc<End>) -> Link {
             prefixes: Prefixes::new(&Path::NOWHERE),
             bad: 0,
         }),
-        port: Port { name, gids: vec![gid], mtu: Mtu::M4096, interface: None, is_shared: false },
+        port: Port {
+            name,
+            gids: vec![gid],
+            mtu: Mtu::M4096,
+            interface: None,
+            sharing: Sharing::Exclusive,
+        },
         frames: None,
         monitor: None,
     }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use thiserror::Error;
 
+use super::share::SLOTS;
 use crate::verbs::Mtu;
 use crate::wire::ROCE_PORT;
 
@@ -85,6 +86,23 @@ pub enum OpenError {
          udp:127.0.0.2 for a server and a client on one host), or a raw link, which shares one"
     )]
     InUse {
+        /// The address.
+        address: IpAddr,
+    },
+    /// As many NICs are at the address as can share it.
+    #[error(
+        "{SLOTS} programs are at {address}, which is as many as can be; use another address of this machine"
+    )]
+    Full {
+        /// The address.
+        address: IpAddr,
+    },
+    /// The NICs at the address do not let another one in.
+    #[error(
+        "the programs at {address} do not let another one in: they are stopped, or of another version of roce; continue \
+         or end them, or use another address of this machine"
+    )]
+    NoAnswer {
         /// The address.
         address: IpAddr,
     },

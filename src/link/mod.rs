@@ -42,6 +42,7 @@ use crate::time::Instant;
 use crate::verbs::Mtu;
 use crate::wire::{Batch, Gid, Path, Qpn, Received};
 
+mod address_fds;
 mod cable;
 mod error;
 pub mod fault;
@@ -56,6 +57,7 @@ pub mod raw;
 #[doc(hidden)]
 pub mod route;
 mod share;
+mod sharing;
 mod spec;
 mod sys;
 pub mod tap;
@@ -63,10 +65,15 @@ pub mod tap;
 mod testing;
 pub mod udp;
 
+pub use address_fds::AddressFds;
 pub use cable::cable;
 pub use error::OpenError;
 pub use gid_table::{GidRow, GidTable};
 pub use named::{NamedSpec, NamedSpecError};
+#[cfg(test)]
+pub(crate) use share::claims_for_tests;
+pub(crate) use share::{Claim, Listens, Role};
+pub use sharing::{Sharing, UserShare};
 pub use spec::{Spec, SpecError};
 pub(crate) use sys::fork::ProcessMark;
 #[doc(hidden)]
@@ -161,9 +168,8 @@ pub struct Port {
     pub mtu: Mtu,
     /// The network interface, if there is one.
     pub interface: Option<String>,
-    /// Whether other processes can open a port with the same addresses and receive the same
-    /// packets, as on raw links.
-    pub is_shared: bool,
+    /// Other processes that can open a port with the same addresses.
+    pub sharing: Sharing,
 }
 
 /// The half of a link that sends.
@@ -207,6 +213,25 @@ pub trait Receiver: Send {
     /// Returns a descriptor that becomes readable when packets arrive. After [`join`](Self::join)
     /// it may be another one.
     fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Returns the descriptors that hold the link's address.
+    fn address_fds(&self) -> AddressFds {
+        let fds = AddressFds::default();
+        fds.add(self.fd());
+        fds
+    }
+
+    /// Returns a descriptor that becomes readable when [`serve_members`](Self::serve_members) must
+    /// be called, if other processes can be at the link's address.
+    fn members_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Serves the other processes at the link's address: lets them in, and takes the packets that
+    /// they pass on. These are among the packets of the next [`receive`](Self::receive).
+    fn serve_members(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Joins a multicast group, in the network too where it must be told. Each member gets one copy
     /// of each packet to the group, from any NIC of any machine, this one included.
@@ -257,6 +282,18 @@ macro_rules! forward_to_receiver {
 
         fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
             self.$inner.fd()
+        }
+
+        fn address_fds(&self) -> crate::link::AddressFds {
+            self.$inner.address_fds()
+        }
+
+        fn members_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+            self.$inner.members_fd()
+        }
+
+        fn serve_members(&mut self) -> std::io::Result<()> {
+            self.$inner.serve_members()
         }
 
         fn join(&mut self, group: crate::wire::Gid) -> std::io::Result<()> {

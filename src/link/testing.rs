@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
-use super::{Link, Port, Receiver, Sender};
+use super::{Link, Port, Receiver, Sender, Sharing};
 use crate::time::Instant;
 use crate::verbs::Mtu;
 use crate::wire::{
@@ -75,7 +75,7 @@ pub(super) fn link_to(recorder: &Recorder) -> Link {
         gids: vec![PATH.source],
         mtu: Mtu::M1024,
         interface: None,
-        is_shared: false,
+        sharing: Sharing::Exclusive,
     };
     Link {
         sender: Box::new(recorder.clone()),

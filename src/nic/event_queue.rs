@@ -73,21 +73,21 @@ pub(super) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -
     }
 }
 
-/// Waits until one of up to three descriptors is readable; returns which are. After a signal, all
+/// Waits until one of up to four descriptors is readable; returns which are. After a signal, all
 /// may be.
 pub(super) fn which_readable(
     fds: &[BorrowedFd<'_>],
     timeout: Option<Duration>,
-) -> io::Result<[bool; 3]> {
+) -> io::Result<[bool; 4]> {
     let polled = |at: usize| {
         let flags = if at < fds.len() { PollFlags::IN } else { PollFlags::empty() };
         PollFd::from_borrowed_fd(*fds.get(at).unwrap_or(&fds[0]), flags)
     };
-    let mut polled = [polled(0), polled(1), polled(2)];
+    let mut polled = [polled(0), polled(1), polled(2), polled(3)];
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     match poll(&mut polled, timeout.as_ref()) {
         Ok(_) => Ok(polled.map(|fd| !fd.revents().is_empty())),
-        Err(rustix::io::Errno::INTR) => Ok([true; 3]),
+        Err(rustix::io::Errno::INTR) => Ok([true; 4]),
         Err(error) => Err(error.into()),
     }
 }

@@ -67,7 +67,6 @@ mod transmit;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -79,7 +78,7 @@ pub use spin::SpinPolicy;
 use self::core::Core;
 use self::failure::Refusal;
 use crate::engine::{Config, Counters, Engine, Event, Seed};
-use crate::link::{Link, Port, Thread};
+use crate::link::{AddressFds, Link, Port, Thread};
 use crate::memory::AccessError;
 use crate::time::Instant;
 use crate::verbs::{
@@ -131,6 +130,7 @@ impl SoftNic {
         };
         let mut config = Config::new(*first);
         (config.gids, config.port_mtu) = (port.gids.clone(), port.mtu);
+        config.qpns = port.sharing.qpns();
         config.frame_max = frames.as_ref().map_or(0, |frames| frames.len_max());
         config.ack_delay = DELAYED_ACK_MAX;
         config.limits = config.limits.within(memory_budget::for_objects());
@@ -183,7 +183,7 @@ impl SoftNic {
     /// Returns the descriptors that hold the link's address as long as the NIC runs. A forked child
     /// that does not use the NIC closes its copies, or the address stays taken after its parent has
     /// dropped the NIC.
-    pub fn address_fds(&self) -> Vec<RawFd> {
+    pub fn address_fds(&self) -> AddressFds {
         self.shared.address_fds()
     }
 

@@ -97,16 +97,21 @@ impl Shared {
         let timeout = until.map(|until| until.saturating_since(self.now()));
         let doorbell = self.signals.as_fd();
         let port = self.port_watch.as_ref().map_or(doorbell, PortWatch::fd);
-        let fds = [doorbell, port, self.rx_fd().as_fd()];
-        let fds = if for_packets { &fds[..] } else { &fds[..2] };
-        let [rung, port_changed, packets] = which_readable(fds, timeout).unwrap_or([true; 3]);
+        let members = self.members_fd().unwrap_or(doorbell);
+        let fds = [doorbell, port, members, self.rx_fd().as_fd()];
+        let fds = if for_packets { &fds[..] } else { &fds[..3] };
+        let [rung, port_changed, is_called, packets] =
+            which_readable(fds, timeout).unwrap_or([true; 4]);
         let is_woken = self.signals.awake(rung);
+        if is_called && self.members_fd().is_some() {
+            self.serve_members();
+        }
         if port_changed {
             self.refresh_port();
         }
         if is_woken || port_changed {
             Wake::Doorbell
-        } else if packets {
+        } else if packets || is_called {
             Wake::Readable
         } else {
             Wake::Timeout

@@ -6,7 +6,7 @@
 //! and hints.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -17,7 +17,7 @@ use super::gsi::GsiUser;
 use super::port::PortWatch;
 use super::timed_mutex::{TimedGuard, TimedMutex};
 use super::transmit::Tx;
-use crate::link::Receiver;
+use crate::link::{AddressFds, Receiver};
 use crate::time::Instant;
 
 /// The receiving half, locked.
@@ -30,6 +30,9 @@ pub(super) struct Shared {
     pub(super) rx: TimedMutex<Box<dyn Receiver>>,
     /// A copy of the receiving half's descriptor, to wait for it without its lock.
     rx_fd: OwnedFd,
+    /// A copy of the descriptor that is readable when other processes at the address want something.
+    members_fd: Option<OwnedFd>,
+    address_fds: AddressFds,
     /// Receive descriptor once a multicast group was joined, if it is another one then.
     rx_fd_with_groups: OnceLock<OwnedFd>,
     /// Whether the link filters packets by their queue pair.
@@ -53,6 +56,9 @@ impl Shared {
         port_watch: Option<PortWatch>,
     ) -> io::Result<Arc<Self>> {
         let rx_fd = receiver.fd().try_clone_to_owned()?;
+        let members_fd = receiver.members_fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
+        let address_fds = receiver.address_fds();
+        address_fds.add(rx_fd.as_fd());
         let has_qpn_filter = receiver.has_qpn_filter();
         let signals = Arc::new(Signals::new()?);
         Ok(Arc::new(Self {
@@ -60,6 +66,8 @@ impl Shared {
             tx: TimedMutex::new(tx, &signals),
             rx: TimedMutex::new(receiver, &signals),
             rx_fd,
+            members_fd,
+            address_fds,
             has_qpn_filter,
             rx_fd_with_groups: OnceLock::new(),
             port_watch,
@@ -86,10 +94,23 @@ impl Shared {
         self.rx.lock(|| self.now())
     }
 
-    /// The descriptors that hold the link's address: that of the receiving half before it joins
-    /// groups, and its copy.
-    pub(super) fn address_fds(&self) -> Vec<RawFd> {
-        vec![self.receiver().fd().as_raw_fd(), self.rx_fd.as_raw_fd()]
+    /// The descriptors that hold the link's address: those of the receiving half, and copies.
+    pub(super) fn address_fds(&self) -> AddressFds {
+        self.address_fds.clone()
+    }
+
+    /// The descriptor that is readable when other processes at the address want something.
+    pub(super) fn members_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.members_fd.as_ref().map(|fd| fd.as_fd())
+    }
+
+    /// Serves other processes at the address.
+    #[cold]
+    pub(super) fn serve_members(&self) {
+        let served = self.receiver().serve_members();
+        if let Err(error) = served {
+            self.fail(&mut self.core(), &error);
+        }
     }
 
     /// The descriptor that is readable when packets have arrived.

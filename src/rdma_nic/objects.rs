@@ -69,7 +69,7 @@ impl<T: Object> Objects<T> {
         &self,
         make: impl FnOnce(Id) -> Result<Made<T>, E>,
     ) -> Option<Result<Id, E>> {
-        let id = self.write().insert(None, &[])?;
+        let id = self.write().insert(None)?;
         // The lock is not held: this may take long.
         let made = make(id);
         let mut slots = self.write();

@@ -15,6 +15,7 @@
 //! | `handle`, `object` | names of objects, what one shall be and why it cannot |
 //! | `connect` | what two queue pairs must know of each other |
 //! | `qp_type`, `state` | kinds of queue pairs, and what each state does |
+//! | `qpn_share` | QPNs of one NIC among several at an address |
 //! | [`transition`] | which attributes take a queue pair from one state to the next |
 //!
 //! Every enumeration has `code()` and `from_code()` for its number in C, `name()` for its constant
@@ -52,6 +53,7 @@ mod object;
 mod opcode;
 mod post;
 mod qp_type;
+mod qpn_share;
 mod state;
 mod status;
 pub mod transition;
@@ -78,6 +80,7 @@ pub use object::{CreateError, DestroyError, KeyError, MrAttr, Notify, QpCreate, 
 pub use opcode::{LengthRule, LocalData, WcOpcode, WrInfo, WrOpcode};
 pub use post::PostError;
 pub use qp_type::{QpType, QpTypes};
+pub use qpn_share::QpnShare;
 pub use state::{Posting, QpState, Sending, StateRules};
 pub use status::WcStatus;
 pub use transition::ModifyError;

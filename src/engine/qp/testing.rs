@@ -33,7 +33,7 @@ impl Rig {
             DeviceTag::from_random(1),
             &mut SecretRandom::new(Seed::from(1)),
         );
-        let cq = CqHandle(env.cqs.insert(Cq::new(64).unwrap(), &[]).unwrap());
+        let cq = CqHandle(env.cqs.insert(Cq::new(64).unwrap()).unwrap());
         let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, ..QpCap::default() };
         let init = QpInitAttr { qp_type: QpType::Rc, cap, sq_sig_all: true };
         let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };

@@ -61,7 +61,7 @@ use self::sink::Sinks;
 use super::interface::{Interface, gid, interfaces};
 use super::monitor::{Addresses, InterfaceMonitor};
 use super::sys::ring::{self, Ring};
-use super::{Link, OpenError, Port, PortMonitor};
+use super::{Link, OpenError, Port, PortMonitor, Sharing};
 use crate::verbs::Mtu;
 use crate::wire::MacAddr;
 
@@ -136,7 +136,7 @@ pub fn open(config: &Config) -> Result<Link, OpenError> {
         gids,
         mtu,
         interface: Some(interface.name.clone()),
-        is_shared: true,
+        sharing: Sharing::Everyone,
     };
     let sockets = [packet_socket(config)?, packet_socket(config)?];
     let frames = RawFrames::new(sockets, &interface).map_err(fail("prepare for frames"))?;

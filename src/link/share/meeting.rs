@@ -1,9 +1,9 @@
 //! How a process comes to the others at an address.
 //!
 //! The first one listens at the [name](Place::name) of the address. Whoever comes later connects
-//! there, and gets an [`Invitation`]: the descriptors of all that the members share, the listener
-//! among them. So any member that is awake lets others in, and the name is there as long as one of
-//! them is. Both sides check that the other is of the same user; nothing is read from a visitor.
+//! there, and gets an [`Invitation`]: the listener, and the store of all that the members share. So
+//! any member that is awake lets others in, and the name is there as long as one of them is. Both
+//! sides check that the other is of the same user; nothing is read from a visitor.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -20,7 +20,8 @@ use rustix::net::{
 };
 
 use super::place::Place;
-use super::steering::{Multiplier, SLOTS};
+use super::steering::Multiplier;
+use super::store::Store;
 
 /// Names that are tried, if others have taken some.
 const ATTEMPTS: u8 = 4;
@@ -34,20 +35,16 @@ const ANSWER_WAIT: Duration = Duration::from_millis(500);
 /// Visitors that wait to be let in.
 const BACKLOG: i32 = 64;
 
-/// Bytes of the key of envelopes.
-pub(super) const KEY_LEN: usize = 16;
-
-/// Bytes of an invitation: its version, the multiplier, the key.
-const INVITATION_LEN: usize = 8 + KEY_LEN;
+/// Bytes of an invitation: its version and the multiplier.
+const INVITATION_LEN: usize = 8;
 
 /// Version of what members share.
 const VERSION: u32 = 1;
 
-/// Descriptors of an invitation: the listener, the claims, the socket of queue pair 1, and that of
-/// each slot.
-const DESCRIPTORS: usize = 3 + SLOTS as usize;
+/// Descriptors of an invitation: the listener and the store.
+const DESCRIPTORS: usize = 2;
 
-/// Reason for which a process cannot join the others at an address.
+/// Reason for which a process cannot meet others at an address.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MeetError {
     #[error("the processes at this address do not answer: they are stopped, or of another version")]
@@ -64,85 +61,57 @@ impl From<Errno> for MeetError {
     }
 }
 
-/// What a process finds at an address.
-pub(crate) enum Meeting {
+/// Processes that a process finds at an address.
+pub(super) enum Meeting {
     /// Nobody. Those who come find this listener.
-    First(OwnedFd),
+    First {
+        listener: OwnedFd,
+        /// Whether somebody was there a moment ago, and may still have the address.
+        was_another: bool,
+    },
     /// Others, which let it in.
     Invited(Invitation),
 }
 
-/// What the members of an address share.
-pub(crate) struct Invitation {
-    pub(crate) multiplier: Multiplier,
-    /// Key of envelopes between members.
-    pub(crate) key: [u8; KEY_LEN],
-    pub(crate) listener: OwnedFd,
-    /// File on which slots are locked.
-    pub(crate) claims: OwnedFd,
-    /// Socket that gets packets for queue pair 1.
-    pub(crate) gsi: OwnedFd,
-    /// Socket of each slot.
-    pub(crate) sockets: Vec<OwnedFd>,
+/// What a process needs to become a member.
+pub(super) struct Invitation {
+    pub(super) multiplier: Multiplier,
+    pub(super) listener: OwnedFd,
+    pub(super) store: Store,
 }
 
 impl Invitation {
-    fn bytes(&self) -> [u8; INVITATION_LEN] {
-        let mut bytes = [0; INVITATION_LEN];
-        let (version, rest) = bytes.split_at_mut(4);
-        let (multiplier, key) = rest.split_at_mut(4);
-        version.copy_from_slice(&VERSION.to_ne_bytes());
-        multiplier.copy_from_slice(&self.multiplier.get().to_ne_bytes());
-        key.copy_from_slice(&self.key);
-        bytes
-    }
-
     fn parse(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<Self> {
         let (version, rest) = bytes.split_first_chunk()?;
-        let (multiplier, key) = rest.split_first_chunk()?;
-        if u32::from_ne_bytes(*version) != VERSION || descriptors.len() != DESCRIPTORS {
+        let (multiplier, rest) = rest.split_first_chunk()?;
+        if u32::from_ne_bytes(*version) != VERSION || !rest.is_empty() {
             return None;
         }
+        let [listener, store]: [OwnedFd; DESCRIPTORS] = descriptors.try_into().ok()?;
         let multiplier = Multiplier::new(u32::from_ne_bytes(*multiplier));
-        let mut descriptors = descriptors.into_iter();
-        let [listener, claims, gsi] = [(); 3].map(|()| descriptors.next());
-        Some(Self {
-            multiplier,
-            key: key.try_into().ok()?,
-            listener: listener?,
-            claims: claims?,
-            gsi: gsi?,
-            sockets: descriptors.collect(),
-        })
+        Some(Self { multiplier, listener, store: Store::from_fd(store) })
     }
+}
 
-    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let first = [&self.listener, &self.claims, &self.gsi].into_iter();
-        first.chain(&self.sockets).map(|fd| fd.as_fd()).collect()
-    }
-
-    /// Lets in those who wait at the listener. Returns how many it were.
-    pub(crate) fn admit(&self) -> io::Result<usize> {
-        let mut count = 0;
-        while let Some(visitor) = next_visitor(self.listener.as_fd())? {
-            let descriptors = self.descriptors();
-            let mut space =
-                vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            control.push(SendAncillaryMessage::ScmRights(&descriptors));
-            let bytes = self.bytes();
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            // A visitor that has gone is none.
-            let sent = sendmsg(&visitor, &[IoSlice::new(&bytes)], &mut control, flags);
-            count += usize::from(sent.is_ok());
-        }
-        Ok(count)
-    }
+/// Invites a visitor. One that has gone is none.
+pub(super) fn invite(
+    visitor: &OwnedFd,
+    multiplier: Multiplier,
+    listener: BorrowedFd<'_>,
+    store: &Store,
+) {
+    let descriptors = [listener, store.fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let (version, multiplier) = (VERSION.to_ne_bytes(), multiplier.get().to_ne_bytes());
+    let bytes = [IoSlice::new(&version), IoSlice::new(&multiplier)];
+    let _ = sendmsg(visitor, &bytes, &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
 /// Returns the next who waits at a listener, if there is one; others than this user are turned
 /// away.
-pub(crate) fn next_visitor(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+pub(super) fn next_visitor(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     loop {
         match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(visitor) if is_own(visitor.as_fd()) => return Ok(Some(visitor)),
@@ -160,16 +129,16 @@ fn is_own(socket: BorrowedFd<'_>) -> bool {
 }
 
 /// Looks for others at an address, and joins them.
-pub(crate) fn meet(place: &Place, address: IpAddr, interface: u32) -> Result<Meeting, MeetError> {
+pub(super) fn meet(place: &Place, address: IpAddr, interface: u32) -> Result<Meeting, MeetError> {
     for attempt in 0..ATTEMPTS {
         let name = place.name(address, interface, attempt);
         let name = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
-        for _ in 0..TRIES {
+        for tried in 0..TRIES {
             if let Some(listener) = listen_at(&name)? {
-                return Ok(Meeting::First(listener));
+                return Ok(Meeting::First { listener, was_another: tried > 0 });
             }
             match visit(&name)? {
-                Answer::Invited(invitation) => return Ok(Meeting::Invited(*invitation)),
+                Answer::Invited(invitation) => return Ok(Meeting::Invited(invitation)),
                 Answer::Gone => {}
                 Answer::Stranger => break,
             }
@@ -195,9 +164,9 @@ fn unix_socket() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// What comes of a visit.
+/// Answer to a visit.
 enum Answer {
-    Invited(Box<Invitation>),
+    Invited(Invitation),
     /// The last member has gone, or was about to.
     Gone,
     /// Somebody else has the name.
@@ -222,11 +191,10 @@ fn visit(name: &SocketAddrUnix) -> Result<Answer, MeetError> {
         return Err(MeetError::NoAnswer);
     }
     let mut bytes = [0; INVITATION_LEN + 1];
-    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let received = recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags);
-    let len = match received {
+    let len = match recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
         Ok(message) => message.bytes,
         Err(Errno::CONNRESET) => 0,
         Err(error) => return Err(error.into()),
@@ -241,7 +209,7 @@ fn visit(name: &SocketAddrUnix) -> Result<Answer, MeetError> {
         Some([]) | None => Ok(Answer::Gone),
         Some(bytes) => {
             let invitation = Invitation::parse(bytes, descriptors).ok_or(MeetError::NoAnswer)?;
-            Ok(Answer::Invited(Box::new(invitation)))
+            Ok(Answer::Invited(invitation))
         }
     }
 }
@@ -251,26 +219,35 @@ mod tests {
     use super::super::place::tests::Folder;
     use super::*;
 
-    fn descriptor() -> OwnedFd {
-        rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap()
-    }
-
-    fn invitation(listener: OwnedFd) -> Invitation {
-        Invitation {
-            multiplier: Multiplier::new(0x123_4567),
-            key: [7; KEY_LEN],
-            listener,
-            claims: descriptor(),
-            gsi: descriptor(),
-            sockets: (0..SLOTS).map(|_| descriptor()).collect(),
-        }
-    }
-
     fn first(place: &Place, address: IpAddr) -> OwnedFd {
         match meet(place, address, 1).unwrap() {
-            Meeting::First(listener) => listener,
+            Meeting::First { listener, .. } => listener,
             Meeting::Invited(_) => panic!("nobody was there"),
         }
+    }
+
+    /// Somebody comes and is invited by who has this listener and this store.
+    fn come(
+        place: &Place,
+        address: IpAddr,
+        multiplier: Multiplier,
+        listener: &OwnedFd,
+        store: &Store,
+    ) -> Invitation {
+        std::thread::scope(|scope| {
+            let guest = scope.spawn(|| meet(place, address, 1));
+            let visitor = loop {
+                match next_visitor(listener.as_fd()).unwrap() {
+                    Some(visitor) => break visitor,
+                    None => std::thread::yield_now(),
+                }
+            };
+            invite(&visitor, multiplier, listener.as_fd(), store);
+            match guest.join().unwrap().unwrap() {
+                Meeting::Invited(invitation) => invitation,
+                Meeting::First { .. } => panic!("somebody is there"),
+            }
+        })
     }
 
     #[test]
@@ -278,30 +255,21 @@ mod tests {
         let folder = Folder::new("meeting");
         let place = Place::open_in(&folder.0).unwrap();
         let address = IpAddr::from([127, 47, 31, 1]);
-        let first = invitation(first(&place, address));
-        let come = |member: &Invitation| {
-            std::thread::scope(|scope| {
-                let guest = scope.spawn(|| meet(&place, address, 1));
-                while member.admit().unwrap() == 0 {
-                    std::thread::yield_now();
-                }
-                match guest.join().unwrap().unwrap() {
-                    Meeting::Invited(invitation) => invitation,
-                    Meeting::First(_) => panic!("somebody is there"),
-                }
-            })
-        };
-        let second = come(&first);
-        assert_eq!((second.multiplier, second.key), (first.multiplier, first.key));
-        rustix::io::write(&second.sockets[3], &5_u64.to_ne_bytes()).unwrap();
+        let listener = first(&place, address);
+        let multiplier = Multiplier::new(0x12_3456);
+        let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let store = Store::from_fd(eventfd);
+        let second = come(&place, address, multiplier, &listener, &store);
+        assert_eq!(second.multiplier, multiplier);
+        rustix::io::write(second.store.fd(), &5_u64.to_ne_bytes()).unwrap();
         let mut number = [0; 8];
-        rustix::io::read(&first.sockets[3], &mut number).unwrap();
+        rustix::io::read(store.fd(), &mut number).unwrap();
         assert_eq!(u64::from_ne_bytes(number), 5);
         // The first goes, and the name stays.
-        drop(first);
-        let third = come(&second);
+        drop((listener, store));
+        let third = come(&place, address, multiplier, &second.listener, &second.store);
         drop((second, third));
-        assert!(matches!(meet(&place, address, 1).unwrap(), Meeting::First(_)));
+        assert!(matches!(meet(&place, address, 1).unwrap(), Meeting::First { .. }));
     }
 
     #[test]

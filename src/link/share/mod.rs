@@ -1,8 +1,41 @@
 //! One address, many processes: sockets of one user at one address, between which the kernel
 //! divides packets by their destination QPN.
-#![allow(dead_code, reason = "the link does not use it yet")]
+//!
+//! | file | holds |
+//! |---|---|
+//! | `place` | names that only processes of one user can tell |
+//! | `meeting` | how a process comes to the others at an address |
+//! | `store` | the descriptors that they share |
+//! | `claims` | which slots of the address have an owner |
+//! | `steering` | the program by which the kernel finds the socket of a packet |
+//! | `mailbox` | packets that one process passes to another |
+//! | `member` | a NIC at an address: alone until another comes, then one of several |
+//!
+//! No process receives for another, and none holds a lock that another waits for. One that is
+//! stopped gets its packets when it goes on; the slot of one that ends is free.
 
 mod claims;
+mod mailbox;
 mod meeting;
+mod member;
 mod place;
 mod steering;
+mod store;
+
+pub(crate) use claims::{Claim, Listens, Role};
+pub(crate) use mailbox::{MESSAGE_MAX, read as read_message, write as write_message};
+pub(crate) use meeting::MeetError;
+pub(crate) use member::{JoinError, Member, Passed, join};
+pub(crate) use steering::SLOTS;
+
+/// Two NICs at an address.
+#[cfg(test)]
+pub(crate) fn claims_for_tests() -> [super::UserShare; 2] {
+    use std::os::fd::AsFd as _;
+    let shared = claims::create().unwrap();
+    let multiplier = steering::Multiplier::new(0x12_3457);
+    [0, 1].map(|slot| {
+        let claim = Claim::new(shared.as_fd()).unwrap().unwrap();
+        super::UserShare::new(multiplier.share(slot), claim.into())
+    })
+}

@@ -5,7 +5,7 @@
 //! read: nobody else can take a name before it is used. Whoever takes it later is found out by its
 //! credentials, and the next name is tried.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -149,6 +149,7 @@ fn write_secret(folder: BorrowedFd<'_>) -> io::Result<()> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::fs;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::*;

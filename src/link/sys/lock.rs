@@ -1,21 +1,24 @@
 //! Locks on bytes of a file, which belong to an open file description: other descriptions, of this
-//! process too, do not get them, and they go with the last descriptor of theirs.
+//! process too, do not get them, and they go with the last descriptor of theirs. The file need not
+//! have the bytes.
 
 #![allow(unsafe_code, reason = "system calls")]
 
 use std::ffi::{c_int, c_short};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-/// The range of one byte, to be locked for writing.
-fn range(at: u8) -> libc::flock {
+/// A range of bytes.
+fn range(kind: c_int, bytes: Range<u64>) -> io::Result<libc::flock> {
     // SAFETY: all its fields are numbers, for which zero is valid.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };
-    range.l_type = libc::F_WRLCK as c_short;
+    range.l_type = kind as c_short;
     range.l_whence = libc::SEEK_SET as c_short;
-    range.l_start = at.into();
-    range.l_len = 1;
-    range
+    let len = bytes.end.saturating_sub(bytes.start);
+    range.l_start = bytes.start.try_into().map_err(io::Error::other)?;
+    range.l_len = len.try_into().map_err(io::Error::other)?;
+    Ok(range)
 }
 
 fn control(fd: BorrowedFd<'_>, command: c_int, range: &mut libc::flock) -> io::Result<()> {
@@ -25,8 +28,8 @@ fn control(fd: BorrowedFd<'_>, command: c_int, range: &mut libc::flock) -> io::R
 }
 
 /// Locks a byte of a file, if no other description has it; returns whether it did.
-pub(crate) fn try_lock(fd: BorrowedFd<'_>, at: u8) -> io::Result<bool> {
-    match control(fd, libc::F_OFD_SETLK, &mut range(at)) {
+pub(crate) fn try_lock(fd: BorrowedFd<'_>, at: u64) -> io::Result<bool> {
+    match control(fd, libc::F_OFD_SETLK, &mut range(libc::F_WRLCK, at..at + 1)?) {
         Ok(()) => Ok(true),
         Err(error) => match error.raw_os_error() {
             Some(libc::EAGAIN | libc::EACCES) => Ok(false),
@@ -35,9 +38,22 @@ pub(crate) fn try_lock(fd: BorrowedFd<'_>, at: u8) -> io::Result<bool> {
     }
 }
 
-/// Whether another description has the lock of a byte.
-pub(crate) fn is_locked(fd: BorrowedFd<'_>, at: u8) -> io::Result<bool> {
-    let mut range = range(at);
+/// Unlocks a byte.
+pub(crate) fn unlock(fd: BorrowedFd<'_>, at: u64) -> io::Result<()> {
+    control(fd, libc::F_OFD_SETLK, &mut range(libc::F_UNLCK, at..at + 1)?)
+}
+
+/// Returns the first of these bytes whose lock another description has.
+pub(crate) fn first_locked(fd: BorrowedFd<'_>, bytes: Range<u64>) -> io::Result<Option<u64>> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let mut range = range(libc::F_WRLCK, bytes.clone())?;
     control(fd, libc::F_OFD_GETLK, &mut range)?;
-    Ok(c_int::from(range.l_type) != libc::F_UNLCK)
+    if c_int::from(range.l_type) == libc::F_UNLCK {
+        return Ok(None);
+    }
+    // The kernel names any lock in the range, and not always the first.
+    let found = u64::try_from(range.l_start).unwrap_or(0).clamp(bytes.start, bytes.end - 1);
+    Ok(Some(first_locked(fd, bytes.start..found)?.unwrap_or(found)))
 }

@@ -34,6 +34,19 @@ pub(crate) fn set_option(
     checked(result).map(|_| ())
 }
 
+/// Lets a program choose the socket that gets a packet, of those that share the port of this one.
+pub(crate) fn attach_steering(fd: BorrowedFd<'_>, program: &[libc::sock_filter]) -> io::Result<()> {
+    let len = u16::try_from(program.len()).map_err(io::Error::other)?;
+    // The kernel does not write to it.
+    let value = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+    let (value, size) = ((&raw const value).cast(), size_of::<libc::sock_fprog>());
+    let size = libc::socklen_t::try_from(size).map_err(io::Error::other)?;
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF);
+    // SAFETY: `value` points to a program of `len` instructions, which both live until the call
+    // returns, and its size is told. The kernel copies and checks the instructions.
+    checked(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, value, size) }).map(|_| ())
+}
+
 /// Reads an option that is a number.
 pub(crate) fn option(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int> {
     let (mut value, mut size): (c_int, _) = (0, SIZE_OF_INT);

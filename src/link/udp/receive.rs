@@ -9,10 +9,12 @@ use std::sync::Arc;
 
 use socket2::Socket;
 
+use super::members::Members;
 use super::{Groups, IcrcCheck};
-use crate::link::Receiver;
 use crate::link::interface::gid;
+use crate::link::share::Member;
 use crate::link::sys::socket::{Control, RecvBuffers};
+use crate::link::{AddressFds, Receiver};
 use crate::time::Instant;
 use crate::wire::icrc::Identification;
 use crate::wire::{
@@ -20,7 +22,7 @@ use crate::wire::{
 };
 
 pub(super) struct UdpReceiver {
-    socket: Arc<Socket>,
+    pub(super) socket: Arc<Socket>,
     gid: Gid,
     groups: Groups,
     /// Destination of the datagrams in the receive buffers: the link itself, or a group.
@@ -32,6 +34,10 @@ pub(super) struct UdpReceiver {
     packets: Vec<Location>,
     checker: Checker,
     counters: Counters,
+    /// The other NICs at the address, if it is shared.
+    pub(super) members: Option<Members>,
+    /// Whether the kernel joined packets among those that were received last.
+    has_trains: bool,
 }
 
 /// Takes datagrams apart and checks their packets.
@@ -98,7 +104,14 @@ impl UdpReceiver {
             packets: Vec::new(),
             checker: Checker::new(check),
             counters: Counters { room: room as u64, ..Counters::default() },
+            members: None,
+            has_trains: false,
         })
+    }
+
+    pub(super) fn with_member(mut self, member: Option<Member>) -> Self {
+        self.members = member.map(Members::new);
+        self
     }
 
     /// Takes in what was sent to a group, if it is the turn of one; whether anything was.
@@ -120,11 +133,65 @@ impl UdpReceiver {
         Ok(true)
     }
 
+    /// Receives from another socket of the same address; returns whether anything came.
+    pub(super) fn receive_beside(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+        self.forget_arrived();
+        match self.buffers.receive(socket) {
+            Ok(_) => {}
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => return Ok(false),
+                _ => return Err(error),
+            },
+        }
+        self.to = self.gid;
+        // Each socket counts for itself.
+        let overflowed = self.counters.overflowed;
+        self.check();
+        self.counters.overflowed = overflowed;
+        Ok(true)
+    }
+
+    /// Forgets the packets in the receive buffers.
+    pub(super) fn forget_arrived(&mut self) {
+        self.arrivals.clear();
+        self.packets.clear();
+    }
+
+    /// Forgets the packets at these positions, in ascending order.
+    pub(super) fn remove_arrived(&mut self, positions: &[usize]) {
+        let (mut at, mut positions) = (0, positions.iter().peekable());
+        self.packets.retain(|_| {
+            let is_removed = positions.next_if(|position| **position == at).is_some();
+            at += 1;
+            !is_removed
+        });
+    }
+
+    /// Passes each packet that is in the receive buffers to `each`, in order.
+    pub(super) fn for_each_arrived(&self, each: &mut dyn FnMut(&Received<'_>)) {
+        let mut room = [0; 40];
+        for location in &self.packets {
+            let Some(arrival) = self.arrivals.get(location.arrival) else { continue };
+            let bytes = self.buffers.bytes(location.arrival);
+            let end = location.start + usize::from(location.len) - ICRC_ROOM;
+            each(&Received {
+                source: arrival.from,
+                destination: self.to,
+                source_port: arrival.port,
+                ecn: arrival.ecn,
+                network: arrival.header.put(location.len, location.id, &mut room),
+                packet: bytes.get(location.start..end).unwrap_or_default(),
+            });
+        }
+    }
+
     /// Takes apart what is in the receive buffers, and keeps what is sound.
     fn check(&mut self) {
+        self.has_trains = false;
         for datagram in self.buffers.iter_mut() {
             let index = self.arrivals.len();
             let ancillary = Ancillary::new(datagram.control);
+            self.has_trains |= ancillary.segment.is_some();
             self.counters.overflowed = self.counters.overflowed.max(ancillary.overflowed.into());
             let from = datagram.from.get().filter(|_| datagram.whole);
             // It keeps its place even if nothing of it is sound.
@@ -235,37 +302,33 @@ impl Counters {
 
 impl Receiver for UdpReceiver {
     fn receive(&mut self, _: Instant) -> io::Result<usize> {
-        self.arrivals.clear();
-        self.packets.clear();
+        self.forget_arrived();
         self.counters.calls += 1;
         if self.groups.is_empty() || !self.receive_for_groups()? {
             self.to = self.gid;
             match self.buffers.receive(self.socket.as_fd()) {
-                Ok(_) => self.check(),
+                Ok(_) => {
+                    self.check();
+                    if self.has_trains && self.members.is_some() {
+                        self.pass_strays();
+                    }
+                }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
                     _ => return Err(error),
                 },
             }
         }
-        self.counters.packets += self.packets.len() as u64;
-        Ok(self.packets.len())
+        let passed = self.members.as_mut().map_or(0, Members::hand_over);
+        let count = self.packets.len() + passed;
+        self.counters.packets += count as u64;
+        Ok(count)
     }
 
     fn for_each(&self, each: &mut dyn FnMut(&Received<'_>)) {
-        let mut room = [0; 40];
-        for location in &self.packets {
-            let Some(arrival) = self.arrivals.get(location.arrival) else { continue };
-            let bytes = self.buffers.bytes(location.arrival);
-            let end = location.start + usize::from(location.len) - ICRC_ROOM;
-            each(&Received {
-                source: arrival.from,
-                destination: self.to,
-                source_port: arrival.port,
-                ecn: arrival.ecn,
-                network: arrival.header.put(location.len, location.id, &mut room),
-                packet: bytes.get(location.start..end).unwrap_or_default(),
-            });
+        self.for_each_arrived(each);
+        if let Some(members) = &self.members {
+            members.for_each(each);
         }
     }
 
@@ -275,6 +338,23 @@ impl Receiver for UdpReceiver {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.groups.fd().unwrap_or_else(|| self.socket.as_fd())
+    }
+
+    fn address_fds(&self) -> AddressFds {
+        let fds = match &self.members {
+            Some(members) => members.address_fds(),
+            None => AddressFds::default(),
+        };
+        fds.add(self.socket.as_fd());
+        fds
+    }
+
+    fn members_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.members.as_ref().map(Members::fd)
+    }
+
+    fn serve_members(&mut self) -> io::Result<()> {
+        self.serve()
     }
 
     fn join(&mut self, group: Gid) -> io::Result<()> {
@@ -287,7 +367,7 @@ impl Receiver for UdpReceiver {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let counters = &self.counters;
-        vec![
+        let mut all = vec![
             ("packets_received", counters.packets),
             ("receive_calls", counters.calls),
             ("bad_icrc", counters.bad_icrc),
@@ -296,7 +376,9 @@ impl Receiver for UdpReceiver {
             ("truncated", counters.truncated),
             ("overflowed", counters.overflowed + self.groups.total_overflowed()),
             ("receive_buffer", counters.room),
-        ]
+        ];
+        all.extend(self.members.as_ref().into_iter().flat_map(Members::counters));
+        all
     }
 }
 

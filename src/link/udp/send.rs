@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use socket2::Socket;
 
+use super::bind::{HOP_LIMIT, unbound_socket};
 use super::priority::Priorities;
-use super::{HOP_LIMIT, unbound_socket};
 use crate::link::Sender;
 use crate::link::sys::socket::{self, Control, Name, Outgoing};
 use crate::time::Instant;
-use crate::wire::{Batch, Gid, Path, Prefixes, ROCE_PORT, flip_icrc};
+use crate::wire::{Batch, Bth, Gid, Path, Prefixes, Qpn, ROCE_PORT, flip_icrc, view};
 
 /// Maximum number of segments of a GSO send. Newer kernels allow twice as many, which gains
 /// nothing.
@@ -51,6 +51,9 @@ struct Run {
     /// Length of all packets but the last.
     length: usize,
     packets: usize,
+    /// The destination QPN of all of them: where several processes share an address, the kernel
+    /// looks at that of the first alone.
+    qpn: Qpn,
     socket: usize,
     path: Path,
     to: Name,
@@ -59,8 +62,9 @@ struct Run {
 
 impl Run {
     /// Whether a packet of this length may follow.
-    fn takes(&self, len: usize) -> bool {
+    fn takes(&self, len: usize, qpn: Qpn) -> bool {
         self.packets < SEGMENTS_MAX
+            && qpn == self.qpn
             && len <= self.length
             && self.end - self.start == self.packets * self.length
             && self.end - self.start + len <= RUN_MAX
@@ -200,8 +204,9 @@ impl UdpSender {
             let (mut at, first) = (start, runs.len());
             train.for_each_mut(|packet| {
                 let len = packet.len();
+                let qpn = view::<Bth>(packet, 0).map_or(Qpn::SMI, Bth::dest_qp);
                 match runs.get_mut(first..).and_then(|runs| runs.last_mut()) {
-                    Some(run) if cuts && run.takes(len) => {
+                    Some(run) if cuts && run.takes(len, qpn) => {
                         run.packets += 1;
                         run.end += len;
                     }
@@ -210,6 +215,7 @@ impl UdpSender {
                         end: at + len,
                         length: len,
                         packets: 1,
+                        qpn,
                         socket,
                         path,
                         to: way.to,
@@ -420,9 +426,10 @@ mod tests {
 
     use super::*;
     use crate::link::Receiver;
+    use crate::link::udp::bind::{bound_socket, prepare_to_receive};
     use crate::link::udp::receive::UdpReceiver;
-    use crate::link::udp::{Groups, IcrcCheck, bound_socket, prepare_to_receive};
-    use crate::wire::{Bits, Ipv4, view};
+    use crate::link::udp::{Groups, IcrcCheck};
+    use crate::wire::{Bits, Ipv4};
 
     #[test]
     fn packets_go_one_by_one_where_the_kernel_cuts_no_runs() {
@@ -483,18 +490,21 @@ mod tests {
             end: 100 + bytes,
             length,
             packets,
+            qpn: Qpn::new(5),
             socket: 0,
             path,
             to,
             control: Control::new(),
         };
-        assert!(run(1040, 1, 1040).takes(1040));
-        assert!(run(1040, 1, 1040).takes(20));
-        assert!(!run(1040, 1, 1040).takes(1044), "a longer one");
-        assert!(!run(1040, 2, 1060).takes(20), "after a shorter one");
-        assert!(run(16, 63, 63 * 16).takes(16));
-        assert!(!run(16, 64, 64 * 16).takes(16), "64 are enough");
-        assert!(!run(4112, 15, 15 * 4112).takes(4112), "longer than a datagram");
-        assert!(run(4112, 15, 15 * 4112).takes(3827), "just as long");
+        let qpn = Qpn::new(5);
+        assert!(run(1040, 1, 1040).takes(1040, qpn));
+        assert!(!run(1040, 1, 1040).takes(1040, Qpn::new(6)), "of another queue pair");
+        assert!(run(1040, 1, 1040).takes(20, qpn));
+        assert!(!run(1040, 1, 1040).takes(1044, qpn), "a longer one");
+        assert!(!run(1040, 2, 1060).takes(20, qpn), "after a shorter one");
+        assert!(run(16, 63, 63 * 16).takes(16, qpn));
+        assert!(!run(16, 64, 64 * 16).takes(16, qpn), "64 are enough");
+        assert!(!run(4112, 15, 15 * 4112).takes(4112, qpn), "longer than a datagram");
+        assert!(run(4112, 15, 15 * 4112).takes(3827, qpn), "just as long");
     }
 }

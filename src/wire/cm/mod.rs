@@ -61,7 +61,7 @@ impl fmt::Display for ServiceId {
 }
 
 /// A port space of the RDMA connection manager.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortSpace(pub u16);
 
 impl PortSpace {

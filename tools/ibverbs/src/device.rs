@@ -12,7 +12,7 @@ use std::time::Duration;
 use roce::device::Device as _;
 use roce::ibverbs::files::device_guid;
 use roce::ibverbs::ibv_device;
-use roce::link::{Link, NamedSpec, OpenError, Spec};
+use roce::link::{AddressFds, Link, NamedSpec, OpenError, Spec};
 use roce::nic::SoftNic;
 use roce::verbs::{NodeType, TransportType};
 use roce::wire::Gid;
@@ -67,7 +67,7 @@ struct Running {
     /// Waits until it is closed.
     closed: Acks,
     /// The descriptors that hold its address.
-    addresses: Vec<RawFd>,
+    addresses: AddressFds,
 }
 
 /// The list of devices and their NICs, while a thread forks.
@@ -100,7 +100,7 @@ impl Held {
     /// they are unused, because every call that could lead to them is refused.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = RawFd> {
         let open = self.own().filter(|running| running.nic.strong_count() > 0);
-        open.flat_map(|running| running.addresses.iter().copied())
+        open.flat_map(|running| running.addresses.iter())
     }
 }
 

@@ -1,0 +1,157 @@
+//! Mailboxes: by which the members of an address pass packets to each other.
+//!
+//! The kernel steers a packet by its first BTH. One that it joined to another of a different queue
+//! pair, and one for queue pair 1, which all members have, come to one member and are passed on. A
+//! mailbox is a Unix socket that is connected to itself: whoever has its descriptor can put a
+//! message into it and take one out, and nobody else can.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
+    getsockname, recv, send, socket_with, sockopt,
+};
+
+use crate::wire::{Gid, PACKET_MAX, Received};
+
+/// Bytes of a message before the packet: version and ECN bits, length of the network header, source
+/// port, both addresses, network header.
+const HEAD_LEN: usize = 2 + 2 + 16 + 16 + NETWORK_MAX;
+
+/// Maximum length of a network header.
+const NETWORK_MAX: usize = 40;
+
+/// Maximum length of a message.
+pub(crate) const MESSAGE_MAX: usize = HEAD_LEN + PACKET_MAX;
+
+/// Room for messages that are not taken out, as the system counts it: some hundred MADs.
+const ROOM: usize = 1 << 20;
+
+/// Makes a socket that is connected to itself.
+pub(super) fn self_connected() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+    // The kernel chooses a name that is free.
+    bind(&socket, &SocketAddrUnix::new_unnamed())?;
+    connect(&socket, &getsockname(&socket)?)?;
+    Ok(socket)
+}
+
+/// A mailbox.
+#[derive(Debug)]
+pub(super) struct Mailbox(OwnedFd);
+
+impl Mailbox {
+    pub(super) fn new() -> io::Result<Self> {
+        let socket = self_connected()?;
+        // As much as the system allows.
+        let _ = sockopt::set_socket_send_buffer_size(&socket, ROOM);
+        Ok(Self(socket))
+    }
+
+    pub(super) fn from_fd(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// Puts a message in; returns whether there was room.
+    pub(super) fn put(&self, message: &[u8]) -> bool {
+        send(&self.0, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok()
+    }
+
+    /// Takes a message out; returns its length, `None` if there is none.
+    pub(super) fn take(&self, room: &mut [u8; MESSAGE_MAX + 1]) -> Option<usize> {
+        let received = recv(&self.0, &mut room[..], RecvFlags::DONTWAIT);
+        received.ok().map(|(len, _)| len)
+    }
+}
+
+/// Writes a packet as a message, in place of what `message` holds.
+pub(crate) fn write(received: &Received<'_>, message: &mut Vec<u8>) {
+    let (network, rest) = received.network.split_at(received.network.len().min(NETWORK_MAX));
+    debug_assert!(rest.is_empty(), "a network header has 20 or 40 bytes");
+    message.clear();
+    message.push(received.ecn);
+    message.push(u8::try_from(network.len()).unwrap_or(0));
+    message.extend(received.source_port.to_be_bytes());
+    message.extend(received.source.0);
+    message.extend(received.destination.0);
+    message.extend(network);
+    message.resize(HEAD_LEN, 0);
+    message.extend(received.packet);
+}
+
+/// Reads a message; `None` if it is none. Its packet is checked by who handles it, as any packet.
+pub(crate) fn read(message: &[u8]) -> Option<Received<'_>> {
+    let (&[ecn, network_len], rest) = message.split_first_chunk()?;
+    let (port, rest) = rest.split_first_chunk()?;
+    let (source, rest) = rest.split_first_chunk()?;
+    let (destination, rest) = rest.split_first_chunk()?;
+    let (network, packet) = rest.split_at_checked(NETWORK_MAX)?;
+    let network = network.get(..network_len.into())?;
+    if !matches!(network.len(), 20 | 40) || ecn > 3 || packet.len() > PACKET_MAX {
+        return None;
+    }
+    Some(Received {
+        source: Gid(*source),
+        destination: Gid(*destination),
+        source_port: u16::from_be_bytes(*port),
+        ecn,
+        network,
+        packet,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packet_is_read_as_it_was_written() {
+        for network in [&[1; 20][..], &[2; 40]] {
+            let received = Received {
+                source: Gid([3; 16]),
+                destination: Gid([4; 16]),
+                source_port: 0xc123,
+                ecn: 3,
+                network,
+                packet: &[9; 300],
+            };
+            let mut message = vec![7; 5000];
+            write(&received, &mut message);
+            let mailbox = Mailbox::new().unwrap();
+            assert!(mailbox.put(&message));
+            let mut room = [0; MESSAGE_MAX + 1];
+            let len = mailbox.take(&mut room).unwrap();
+            let read = read(&room[..len]).unwrap();
+            assert_eq!((read.source, read.destination), (received.source, received.destination));
+            assert_eq!((read.source_port, read.ecn), (0xc123, 3));
+            assert_eq!((read.network, read.packet), (received.network, received.packet));
+            assert!(mailbox.take(&mut room).is_none());
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        let header = |ecn: u8, len: u8| [&[ecn, len][..], &[0; HEAD_LEN - 2], &[0; 12]].concat();
+        assert!(read(&header(0, 20)).is_some());
+        for message in [header(4, 20), header(0, 41), header(0, 0), vec![0; HEAD_LEN - 1], vec![]] {
+            assert!(read(&message).is_none());
+        }
+        assert!(read(&vec![20; MESSAGE_MAX + 1]).is_none());
+    }
+
+    #[test]
+    fn full_mailbox_takes_nothing_and_holds_up_nobody() {
+        let mailbox = Mailbox::new().unwrap();
+        let count = (0..1_000_000).take_while(|_| mailbox.put(&[0; 400])).count();
+        assert!((64..1_000_000).contains(&count), "{count}");
+        let mut room = [0; MESSAGE_MAX + 1];
+        while mailbox.take(&mut room).is_some() {}
+        assert!(mailbox.put(&[0; 400]));
+    }
+}

@@ -1,0 +1,468 @@
+//! A NIC at an address that it may share with others.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::net::{RecvFlags, recv, sockopt};
+use socket2::Socket;
+
+use super::claims::{self, Claim};
+use super::mailbox::{self, MESSAGE_MAX, Mailbox};
+use super::meeting::{Invitation, MeetError, Meeting, invite, meet, next_visitor};
+use super::place::{Place, PlaceError};
+use super::steering::{Multiplier, SLOTS, program};
+use super::store::{Contents, Store};
+use crate::link::sys::socket::attach_steering;
+use crate::link::{AddressFds, UserShare};
+use crate::verbs::QpnShare;
+use crate::wire::Received;
+
+/// Reason for which a NIC does not share an address.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum JoinError {
+    /// There is no place to meet.
+    #[error(transparent)]
+    NoPlace(#[from] PlaceError),
+    #[error(transparent)]
+    Meet(#[from] MeetError),
+    #[error("{SLOTS} programs are at this address, which is as many as can be")]
+    Full,
+    #[error("somebody who does not share it has the address")]
+    Taken,
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// Opens a socket for an address on an interface, without binding it.
+pub(crate) type OpenSocket = fn(SocketAddr, u32) -> io::Result<Socket>;
+
+/// Visitors that are let in at a time.
+const VISITORS: usize = 64;
+
+/// Datagrams that are removed from the socket of a slot that nobody has.
+const STALE_MAX: usize = 1 << 16;
+
+/// Time to wait for an address whose last member is just going.
+const LEAVING_INTERVAL: Duration = Duration::from_millis(1);
+const LEAVING_TRIES: u32 = 100;
+
+/// Where a NIC is.
+#[derive(Clone, Copy, Debug)]
+struct At {
+    local: SocketAddr,
+    interface: u32,
+    open: OpenSocket,
+}
+
+/// A NIC at an address.
+pub(crate) struct Member {
+    at: At,
+    multiplier: Multiplier,
+    qpns: QpnShare,
+    /// File of claims.
+    claims: OwnedFd,
+    claim: Arc<Claim>,
+    listener: OwnedFd,
+    /// Readable when a visitor, a MAD or a message of another member waits.
+    events: OwnedFd,
+    /// `None` as long as the NIC is alone.
+    company: Option<Company>,
+    address_fds: AddressFds,
+    /// Reused for messages.
+    message: Vec<u8>,
+}
+
+/// What a NIC has of an address that it shares.
+struct Company {
+    store: Store,
+    gsi: OwnedFd,
+    mailbox: Mailbox,
+    /// Mailboxes of others, by slot: those that were needed.
+    others: Vec<Option<Mailbox>>,
+}
+
+/// Numbers of members that a packet was passed to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Passed {
+    pub(crate) count: u64,
+    /// Those whose mailbox was full.
+    pub(crate) no_room: u64,
+}
+
+/// Joins those at an address, or is the first there. Returns the NIC's socket, bound.
+pub(crate) fn join(
+    local: SocketAddr,
+    interface: u32,
+    open: OpenSocket,
+) -> Result<(Socket, Member), JoinError> {
+    let (place, at) = (Place::open()?, At { local, interface, open });
+    match meet(&place, local.ip(), interface)? {
+        Meeting::First { listener, was_another } => {
+            let tries = if was_another { LEAVING_TRIES } else { 0 };
+            let multiplier = random_multiplier()?;
+            let socket = first_socket(at, multiplier, tries)?;
+            let claims = claims::create()?;
+            let claim = Claim::new(claims.as_fd())?.ok_or(JoinError::Full)?;
+            Ok((socket, Member::new(at, multiplier, claims, claim, listener)?))
+        }
+        Meeting::Invited(invitation) => join_others(at, invitation),
+    }
+}
+
+fn random_multiplier() -> io::Result<Multiplier> {
+    let mut random = [0; 4];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    Ok(Multiplier::new(u32::from_ne_bytes(random)))
+}
+
+/// Opens the socket of one that is alone at an address. A socket that does not share its port makes
+/// sure that nobody else has it; beside that one it becomes the first of a group.
+fn first_socket(at: At, multiplier: Multiplier, mut tries: u32) -> Result<Socket, JoinError> {
+    let guard = (at.open)(at.local, at.interface)?;
+    while let Err(error) = guard.bind(&at.local.into()) {
+        match error.kind() {
+            io::ErrorKind::AddrInUse if tries > 0 => std::thread::sleep(LEAVING_INTERVAL),
+            io::ErrorKind::AddrInUse => return Err(JoinError::Taken),
+            _ => return Err(error.into()),
+        }
+        tries -= 1;
+    }
+    guard.set_reuse_port(true)?;
+    let socket = bind_shared(at)?;
+    attach_steering(socket.as_fd(), &program(multiplier))?;
+    Ok(socket)
+}
+
+/// Opens a socket in the group of those at an address.
+fn bind_shared(at: At) -> io::Result<Socket> {
+    let socket = (at.open)(at.local, at.interface)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&at.local.into())?;
+    Ok(socket)
+}
+
+fn join_others(at: At, invitation: Invitation) -> Result<(Socket, Member), JoinError> {
+    let Invitation { multiplier, listener, store } = invitation;
+    let Contents { claims, gsi, mut sockets, mut mailboxes } = store.contents()?;
+    let claim = Claim::new(claims.as_fd())?.ok_or(JoinError::Full)?;
+    discard_unclaimed(&claim, &sockets, &mailboxes);
+    let slot = claim.slot();
+    let socket = sockets.swap_remove(slot.into());
+    let mailbox = Mailbox::from_fd(mailboxes.swap_remove(slot.into()));
+    let mut member = Member::new(at, multiplier, claims, claim, listener)?;
+    member.keep(Company::new(store, gsi, mailbox))?;
+    Ok((socket.into(), member))
+}
+
+/// Removes what came for members that have gone, and what would come.
+fn discard_unclaimed(own: &Claim, sockets: &[OwnedFd], mailboxes: &[OwnedFd]) {
+    let claimed: Vec<u8> = own.others().collect();
+    let all = (0..SLOTS).zip(sockets.iter().zip(mailboxes));
+    for (_, (socket, mailbox)) in all.filter(|(slot, _)| !claimed.contains(slot)) {
+        discard(socket.as_fd());
+        discard(mailbox.as_fd());
+    }
+}
+
+/// Removes what is in a socket, and leaves it the least room that there is.
+fn discard(socket: BorrowedFd<'_>) {
+    let _ = sockopt::set_socket_recv_buffer_size(socket, 0);
+    let mut room = [0; 1];
+    let mut more = || recv(socket, &mut room[..], RecvFlags::DONTWAIT).is_ok();
+    (0..STALE_MAX).take_while(|_| more()).for_each(drop);
+}
+
+impl Company {
+    fn new(store: Store, gsi: OwnedFd, mailbox: Mailbox) -> Self {
+        Self { store, gsi, mailbox, others: (0..SLOTS).map(|_| None).collect() }
+    }
+
+    /// Puts a message into the mailbox of a slot; returns whether it is there.
+    fn pass(&mut self, slot: u8, message: &[u8]) -> bool {
+        let Some(known) = self.others.get_mut(usize::from(slot)) else { return false };
+        if known.is_none() {
+            let contents = self.store.contents().ok();
+            let fd = contents.map(|mut contents| contents.mailboxes.swap_remove(slot.into()));
+            *known = fd.map(Mailbox::from_fd);
+        }
+        known.as_ref().is_some_and(|mailbox| mailbox.put(message))
+    }
+}
+
+impl Member {
+    fn new(
+        at: At,
+        multiplier: Multiplier,
+        claims: OwnedFd,
+        claim: Claim,
+        listener: OwnedFd,
+    ) -> io::Result<Self> {
+        let events = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&events, &listener, EventData::new_u64(0), EventFlags::IN)?;
+        let address_fds = AddressFds::default();
+        [listener.as_fd(), claim.fd()].into_iter().for_each(|fd| address_fds.add(fd));
+        Ok(Self {
+            at,
+            multiplier,
+            qpns: multiplier.share(claim.slot()),
+            claims,
+            claim: Arc::new(claim),
+            listener,
+            events,
+            company: None,
+            address_fds,
+            message: Vec::new(),
+        })
+    }
+
+    /// Is not alone any more.
+    fn keep(&mut self, company: Company) -> io::Result<()> {
+        for fd in [company.gsi.as_fd(), company.mailbox.fd()] {
+            epoll::add(&self.events, fd, EventData::new_u64(0), EventFlags::IN)?;
+        }
+        let fds = [company.store.fd(), company.gsi.as_fd()];
+        fds.into_iter().for_each(|fd| self.address_fds.add(fd));
+        self.company = Some(company);
+        Ok(())
+    }
+
+    /// Returns its share of the address.
+    pub(crate) fn share(&self) -> UserShare {
+        UserShare::new(self.qpns, Arc::clone(&self.claim))
+    }
+
+    /// Returns the QPNs of its slot.
+    pub(crate) fn qpns(&self) -> QpnShare {
+        self.qpns
+    }
+
+    /// Returns the descriptor that is readable when somebody wants something.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// Returns the descriptors that hold the address, besides the NIC's socket.
+    pub(crate) fn address_fds(&self) -> &AddressFds {
+        &self.address_fds
+    }
+
+    /// Whether others may be at the address.
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        self.company.is_some()
+    }
+
+    /// Returns the socket that gets packets for queue pair 1, if it is not that of the NIC.
+    pub(crate) fn gsi(&self) -> Option<BorrowedFd<'_>> {
+        self.company.as_ref().map(|company| company.gsi.as_fd())
+    }
+
+    /// Lets visitors in. `own` is the NIC's socket.
+    pub(crate) fn admit(&mut self, own: BorrowedFd<'_>) -> io::Result<()> {
+        for _ in 0..VISITORS {
+            let visitor = match next_visitor(self.listener.as_fd()) {
+                Ok(Some(visitor)) => visitor,
+                Ok(None) => break,
+                Err(error) => {
+                    // No descriptor is left. Who waits would wake this process again and again.
+                    epoll::delete(&self.events, &self.listener)?;
+                    return Err(error);
+                }
+            };
+            if self.company.is_none() {
+                let company = self.open_to_others(own)?;
+                self.keep(company)?;
+            }
+            if let Some(company) = &self.company {
+                invite(&visitor, self.multiplier, self.listener.as_fd(), &company.store);
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens all that the members of an address share. The order of sockets is that of the group,
+    /// in which the NIC's own is the first.
+    fn open_to_others(&self, own: BorrowedFd<'_>) -> io::Result<Company> {
+        let bind = || bind_shared(self.at);
+        let others = (1..SLOTS)
+            .map(|_| {
+                let socket = bind()?;
+                // Nobody receives there yet.
+                sockopt::set_socket_recv_buffer_size(&socket, 0)?;
+                Ok(OwnedFd::from(socket))
+            })
+            .collect::<io::Result<Vec<OwnedFd>>>()?;
+        let gsi = OwnedFd::from(bind()?);
+        let mut mailboxes =
+            (0..SLOTS).map(|_| Mailbox::new()).collect::<io::Result<Vec<Mailbox>>>()?;
+        let store = Store::new(self.claims.as_fd(), gsi.as_fd(), own, &others, &mailboxes)?;
+        Ok(Company::new(store, gsi, mailboxes.swap_remove(0)))
+    }
+
+    /// Passes a packet to the member whose it is; returns whether it was possible.
+    pub(crate) fn pass(&mut self, slot: u8, packet: &Received<'_>) -> bool {
+        mailbox::write(packet, &mut self.message);
+        self.company.as_mut().is_some_and(|company| company.pass(slot, &self.message))
+    }
+
+    /// Passes a packet to all other members.
+    pub(crate) fn pass_to_all(&mut self, packet: &Received<'_>) -> Passed {
+        mailbox::write(packet, &mut self.message);
+        let mut passed = Passed::default();
+        let Some(company) = &mut self.company else { return passed };
+        let others: Vec<u8> = self.claim.others().collect();
+        for slot in others {
+            let is_passed = company.pass(slot, &self.message);
+            *(if is_passed { &mut passed.count } else { &mut passed.no_room }) += 1;
+        }
+        passed
+    }
+
+    /// Leaves nothing in its slot for who has it next. `own` is the NIC's socket.
+    pub(crate) fn leave(&self, own: BorrowedFd<'_>) {
+        if let Some(company) = &self.company {
+            discard(own);
+            discard(company.mailbox.fd());
+        }
+    }
+
+    /// Takes a message out of the NIC's mailbox.
+    pub(crate) fn take(&self, room: &mut [u8; MESSAGE_MAX + 1]) -> Option<usize> {
+        self.company.as_ref()?.mailbox.take(room)
+    }
+}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (local, slot) = (self.at.local, self.qpns.slot());
+        f.debug_struct("Member").field("local", &local).field("slot", &slot).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+    use crate::wire::{Gid, Qpn};
+
+    fn open(local: SocketAddr, _: u32) -> io::Result<Socket> {
+        let socket = Socket::new(socket2::Domain::for_address(local), socket2::Type::DGRAM, None)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    }
+
+    fn at(last: u8) -> SocketAddr {
+        ([127, 47, 32, last], 4791).into()
+    }
+
+    /// Another comes, and is let in by one that is there.
+    fn come(local: SocketAddr, host: &Socket, member: &mut Member) -> (Socket, Member) {
+        std::thread::scope(|scope| {
+            let guest = scope.spawn(move || join(local, 1, open));
+            while !guest.is_finished() {
+                member.admit(host.as_fd()).unwrap();
+                std::thread::yield_now();
+            }
+            guest.join().unwrap().unwrap()
+        })
+    }
+
+    /// A packet to a QPN: its BTH.
+    fn bth(qpn: u32) -> Vec<u8> {
+        [&[4, 0, 0xff, 0xff][..], &qpn.to_be_bytes(), &[0; 12]].concat()
+    }
+
+    #[test]
+    fn packets_go_to_the_socket_of_their_qpn_and_mads_to_one_that_all_have() {
+        let local = at(1);
+        let (first, mut host) = join(local, 1, open).unwrap();
+        assert!(!host.is_shared() && host.gsi().is_none());
+        let (second, guest) = come(local, &first, &mut host);
+        assert!(host.is_shared() && guest.is_shared());
+        assert_eq!([host.qpns().slot(), guest.qpns().slot()], [0, 1]);
+        let sender = UdpSocket::bind("127.47.32.100:0").unwrap();
+        let has = |fd: BorrowedFd<'_>| recv(fd, &mut [0; 20][..], RecvFlags::DONTWAIT).is_ok();
+        let mut counts = [0; 3];
+        for qpn in 1..2000 {
+            sender.send_to(&bth(qpn), local).unwrap();
+            let expected = match Qpn::new(qpn) {
+                Qpn::GSI => [false, false, true],
+                qpn => [host.qpns().contains(qpn), guest.qpns().contains(qpn), false],
+            };
+            let found = [first.as_fd(), second.as_fd(), guest.gsi().unwrap()].map(has);
+            assert_eq!(found, expected, "{qpn:#x}");
+            counts = std::array::from_fn(|at| counts[at] + u32::from(found[at]));
+        }
+        assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+    }
+
+    #[test]
+    fn slot_of_one_that_has_gone_is_empty_for_the_next() {
+        let local = at(2);
+        let (first, mut host) = join(local, 1, open).unwrap();
+        let (second, guest) = come(local, &first, &mut host);
+        let qpn = (2..).find(|qpn| guest.qpns().contains(Qpn::new(*qpn))).unwrap();
+        let sender = UdpSocket::bind("127.47.32.100:0").unwrap();
+        sender.send_to(&bth(qpn), local).unwrap();
+        let mad = Received {
+            source: Gid([1; 16]),
+            destination: Gid([2; 16]),
+            source_port: 4791,
+            ecn: 0,
+            network: &[0; 20],
+            packet: &[0; 100],
+        };
+        assert_eq!(host.pass_to_all(&mad).count, 1);
+        // Killed: nothing is removed by itself.
+        drop((second, guest));
+        assert_eq!(host.pass_to_all(&mad).count, 0);
+        let (third, next) = come(local, &first, &mut host);
+        assert_eq!(next.qpns().slot(), 1);
+        assert!(recv(&third, &mut [0; 20][..], RecvFlags::DONTWAIT).is_err());
+        assert!(next.take(&mut [0; MESSAGE_MAX + 1]).is_none());
+        assert!(host.pass(1, &mad));
+        assert!(next.take(&mut [0; MESSAGE_MAX + 1]).is_some());
+    }
+
+    #[test]
+    fn address_of_one_that_does_not_share_it_is_taken() {
+        let local = at(3);
+        let holder = UdpSocket::bind(local).unwrap();
+        assert!(matches!(join(local, 1, open), Err(JoinError::Taken)));
+        drop(holder);
+        let _shared = join(local, 1, open).unwrap();
+        assert!(UdpSocket::bind(local).is_err());
+    }
+
+    #[test]
+    fn there_are_no_more_members_than_slots() {
+        let local = at(4);
+        let (first, mut host) = join(local, 1, open).unwrap();
+        let _guests: Vec<_> = (1..SLOTS).map(|_| come(local, &first, &mut host)).collect();
+        std::thread::scope(|scope| {
+            let guest = scope.spawn(|| join(local, 1, open));
+            while !guest.is_finished() {
+                host.admit(first.as_fd()).unwrap();
+            }
+            assert!(matches!(guest.join().unwrap(), Err(JoinError::Full)));
+        });
+    }
+
+    #[test]
+    fn nothing_is_left_of_members_that_have_gone() {
+        let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = count();
+        for _ in 0..3 {
+            let (first, mut host) = join(at(5), 1, open).unwrap();
+            let guest = come(at(5), &first, &mut host);
+            drop((first, host, guest));
+        }
+        // Other tests of this process open and close some, too.
+        assert!(count() < before + 100, "{before} {}", count());
+    }
+}

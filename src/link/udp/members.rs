@@ -1,0 +1,184 @@
+//! Packets that NICs at one address pass to each other.
+//!
+//! The kernel gives a packet to the socket of its QPN. It looks at the first BTH of a train alone:
+//! of packets that it joined, some may be another's. Those for queue pair 1 come to a socket that
+//! all NICs at the address have, and each gets them from whichever reads there.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use super::receive::UdpReceiver;
+use crate::link::AddressFds;
+use crate::link::share::{MESSAGE_MAX, Member, Passed, read_message, write_message};
+use crate::wire::{Bth, Qpn, Received, view};
+
+/// Maximum number of packets that wait for the next receive.
+const WAITING_MAX: usize = 4096;
+
+/// Number of calls that read the socket of queue pair 1, at a time.
+const GSI_READS: usize = 16;
+
+/// The other NICs at an address.
+pub(super) struct Members {
+    member: Member,
+    /// Messages for the next receive.
+    waiting: Vec<Box<[u8]>>,
+    /// Messages of the last receive.
+    received: Vec<Box<[u8]>>,
+    counters: Counters,
+}
+
+#[derive(Default)]
+struct Counters {
+    /// Packets that were passed to another NIC.
+    passed: u64,
+    /// Packets that another NIC, or this one, had no room for.
+    no_room: u64,
+    /// Messages that are none.
+    bad: u64,
+    /// Visitors that could not be let in.
+    turned_away: u64,
+}
+
+impl Members {
+    pub(super) fn new(member: Member) -> Self {
+        Self { member, waiting: Vec::new(), received: Vec::new(), counters: Counters::default() }
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.member.fd()
+    }
+
+    pub(super) fn address_fds(&self) -> AddressFds {
+        self.member.address_fds().clone()
+    }
+
+    pub(super) fn counters(&self) -> [(&'static str, u64); 4] {
+        let Counters { passed, no_room, bad, turned_away } = self.counters;
+        [
+            ("passed_to_others", passed),
+            ("passed_no_room", no_room),
+            ("passed_bad", bad),
+            ("visitors_turned_away", turned_away),
+        ]
+    }
+
+    /// Makes the messages that wait those of this receive; returns their number.
+    #[inline]
+    pub(super) fn hand_over(&mut self) -> usize {
+        if self.waiting.is_empty() && self.received.is_empty() {
+            return 0;
+        }
+        self.received.clear();
+        std::mem::swap(&mut self.waiting, &mut self.received);
+        self.received.len()
+    }
+
+    /// Passes the packets of this receive's messages to `each`.
+    pub(super) fn for_each(&self, each: &mut dyn FnMut(&Received<'_>)) {
+        self.received.iter().filter_map(|message| read_message(message)).for_each(|it| each(&it));
+    }
+
+    fn keep(&mut self, message: &[u8]) {
+        if self.waiting.len() < WAITING_MAX {
+            self.waiting.push(message.into());
+        } else {
+            self.counters.no_room += 1;
+        }
+    }
+
+    /// Takes what others have passed to this NIC.
+    fn take(&mut self) {
+        let mut room = [0; MESSAGE_MAX + 1];
+        while self.waiting.len() < WAITING_MAX
+            && let Some(len) = self.member.take(&mut room)
+        {
+            match room.get(..len).filter(|message| read_message(message).is_some()) {
+                Some(message) => self.keep(message),
+                None => self.counters.bad += 1,
+            }
+        }
+    }
+
+    fn keep_packet(&mut self, packet: &Received<'_>) {
+        let mut message = Vec::new();
+        write_message(packet, &mut message);
+        self.keep(&message);
+    }
+
+    /// Passes a packet to whose it is: one for queue pair 1 to all others. Returns whether it is for
+    /// this NIC.
+    fn pass_on(&mut self, packet: &Received<'_>) -> bool {
+        let qpn = view::<Bth>(packet.packet, 0).map_or(Qpn::SMI, Bth::dest_qp);
+        let qpns = self.member.qpns();
+        if qpn == Qpn::GSI {
+            let Passed { count, no_room } = self.member.pass_to_all(packet);
+            self.counters.passed += count;
+            self.counters.no_room += no_room;
+            true
+        } else if qpns.contains(qpn) {
+            true
+        } else {
+            let is_passed = self.member.pass(qpns.slot_of(qpn), packet);
+            self.counters.passed += u64::from(is_passed);
+            self.counters.no_room += u64::from(!is_passed);
+            false
+        }
+    }
+}
+
+impl Drop for UdpReceiver {
+    fn drop(&mut self) {
+        if let Some(members) = &self.members {
+            members.member.leave(self.socket.as_fd());
+        }
+    }
+}
+
+impl UdpReceiver {
+    /// Serves the other NICs at the address.
+    pub(super) fn serve(&mut self) -> io::Result<()> {
+        let Some(mut members) = self.members.take() else { return Ok(()) };
+        if members.member.admit(self.socket.as_fd()).is_err() {
+            members.counters.turned_away += 1;
+        }
+        members.take();
+        let done = self.serve_gsi(&mut members);
+        self.members = Some(members);
+        done
+    }
+
+    /// Reads the socket of queue pair 1, and gives what is there to all.
+    fn serve_gsi(&mut self, members: &mut Members) -> io::Result<()> {
+        for _ in 0..GSI_READS {
+            let Some(socket) = members.member.gsi() else { break };
+            if !self.receive_beside(socket)? {
+                break;
+            }
+            self.for_each_arrived(&mut |packet| {
+                if members.pass_on(packet) {
+                    members.keep_packet(packet);
+                }
+            });
+        }
+        self.forget_arrived();
+        Ok(())
+    }
+
+    /// Passes on what the kernel joined to packets of this NIC though it is another's.
+    #[cold]
+    pub(super) fn pass_strays(&mut self) {
+        let Some(mut members) = self.members.take() else { return };
+        if members.member.is_shared() {
+            let (mut at, mut strays) = (0, Vec::new());
+            self.for_each_arrived(&mut |packet| {
+                if !members.pass_on(packet) {
+                    strays.push(at);
+                }
+                at += 1;
+            });
+            self.remove_arrived(&strays);
+        }
+        self.members = Some(members);
+    }
+}
