@@ -310,14 +310,17 @@ fn errors_name_the_cure() {
         let (here, _) = loopback(10);
         let failure = |options: &Options| udp::open(options).unwrap_err();
         let link = open(here);
-        let error = failure(&Options::new(here.into()));
+        let mut alone = Options::new(here.into());
+        alone.is_shared = false;
+        let error = failure(&alone);
         assert!(matches!(error, OpenError::InUse { .. }), "{error:?}");
+        let process = std::process::id();
+        let name = std::fs::read_to_string("/proc/self/comm").unwrap();
         assert_eq!(
             error.to_string(),
             format!(
-                "UDP port 4791 of {here} is taken, by another soft NIC (roce serve, for one) or by the kernel's rdma_rxe: on \
-             one host every process needs an address of its own; use another address of this machine (udp:127.0.0.1 and \
-             udp:127.0.0.2 for a server and a client on one host), or a raw link, which shares one"
+                "UDP port 4791 of {here} is taken by {} (process {process}): kill {process}, or use another address of this \
+             machine", name.trim()
             )
         );
         drop(link);

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use thiserror::Error;
 
-use super::share::SLOTS;
+use super::Holder;
 use crate::verbs::Mtu;
 use crate::wire::ROCE_PORT;
 
@@ -79,32 +79,16 @@ pub enum OpenError {
         /// Interface of the address.
         interface: String,
     },
-    /// The port is used by another program.
+    /// The port is used by others.
     #[error(
-        "UDP port {ROCE_PORT} of {address} is taken, by another soft NIC (roce serve, for one) or by the kernel's rdma_rxe: on \
-         one host every process needs an address of its own; use another address of this machine (udp:127.0.0.1 and \
-         udp:127.0.0.2 for a server and a client on one host), or a raw link, which shares one"
+        "UDP port {ROCE_PORT} of {address} is taken by {holder}: {}, or use another address of this machine",
+        .holder.cure()
     )]
     InUse {
         /// The address.
         address: IpAddr,
-    },
-    /// As many NICs are at the address as can share it.
-    #[error(
-        "{SLOTS} programs are at {address}, which is as many as can be; use another address of this machine"
-    )]
-    Full {
-        /// The address.
-        address: IpAddr,
-    },
-    /// The NICs at the address do not let another one in.
-    #[error(
-        "the programs at {address} do not let another one in: they are stopped, or of another version of roce; continue \
-         or end them, or use another address of this machine"
-    )]
-    NoAnswer {
-        /// The address.
-        address: IpAddr,
+        /// Who has it.
+        holder: Holder,
     },
     /// A raw link needs a capability.
     #[error(

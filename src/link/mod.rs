@@ -47,6 +47,7 @@ mod cable;
 mod error;
 pub mod fault;
 mod gid_table;
+mod holder;
 pub mod interface;
 pub mod mem;
 mod monitor;
@@ -68,6 +69,7 @@ pub mod udp;
 pub use address_fds::AddressFds;
 pub use cable::cable;
 pub use error::OpenError;
+pub use holder::Holder;
 pub use gid_table::{GidRow, GidTable};
 pub use named::{NamedSpec, NamedSpecError};
 #[cfg(test)]

@@ -118,7 +118,7 @@ fn more_queue_pairs_than_a_filter_holds_are_heard_all_the_same() {
 }
 
 #[test]
-fn an_address_of_udp_is_had_by_one() {
+fn address_that_is_not_shared_is_had_by_one() {
     in_namespace(|| {
         let (left, right) = wire(WIRE_MTU);
         for version in [Version::V4, Version::V6] {
@@ -126,7 +126,9 @@ fn an_address_of_udp_is_had_by_one() {
                 let address = version.of(&left);
                 // With a raw link at the same address, and without.
                 let raw = raw_first.then(|| open(Kind::Raw, &left, address));
-                let one = open(Kind::Udp, &left, address);
+                let mut alone = udp::Options::new(address);
+                alone.is_shared = false;
+                let one = left.run(|| udp::open(&alone).unwrap());
                 let error = left.run(|| udp::open(&udp::Options::new(address)).unwrap_err());
                 assert!(matches!(error, OpenError::InUse { .. }), "{error:?}");
                 let text = error.to_string();

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use roce::device::Device;
 use roce::link::interface::gid;
 use roce::link::{self, SpecError};
@@ -77,29 +77,18 @@ pub(crate) fn address_of(device: &dyn Device, named: Option<u8>) -> Option<IpAdd
     }
 }
 
-/// Starts a soft NIC on an address of this host. If another program has that, and on this host one
-/// side is to talk to `avoid`, it takes the first loopback address that is free.
-pub(crate) fn start_at(address: IpAddr, avoid: Option<IpAddr>) -> anyhow::Result<Arc<dyn Device>> {
+/// Starts a soft NIC on an address of this host. If somebody who does not share it has a loopback
+/// address, it takes the first one that is free.
+pub(crate) fn start_at(address: IpAddr) -> anyhow::Result<Arc<dyn Device>> {
     let at = |address| start(&Spec::Soft(link::Spec::Udp(address)));
-    if avoid != Some(address) {
-        match at(address) {
-            Err(error) if is_in_use(&error) && address.is_loopback() && address.is_ipv4() => {}
-            started => return started,
-        }
-    }
-    ensure!(
-        address.is_ipv4(),
-        "both sides are on {address}, which one NIC has: name another address of this host (-d udp:ADDRESS), or one of \
-         IPv4"
-    );
     let loopback = (1..=254).map(|last| IpAddr::from([127, 0, 0, last]));
-    for address in loopback.filter(|address| avoid != Some(*address)) {
-        match at(address) {
-            Err(error) if is_in_use(&error) => {}
-            started => return started,
-        }
+    let others = loopback.filter(|_| address.is_loopback() && address.is_ipv4());
+    let started = at(address);
+    if !started.as_ref().is_err_and(is_in_use) {
+        return started;
     }
-    bail!("other programs have all addresses from 127.0.0.1 to 127.0.0.254")
+    let free = others.map(at).find(|started| !started.as_ref().is_err_and(is_in_use));
+    free.unwrap_or(started)
 }
 
 /// Whether another program has the address.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::link::OpenError;
+use crate::link::{Holder, OpenError};
 use crate::link::interface::Interface;
 use crate::link::share::{self, JoinError, MeetError, Member};
 use crate::link::sys::socket::{option, set_option};
@@ -37,8 +37,10 @@ pub(super) fn bind(
     }
     match share::join(local, interface.index, shared_socket) {
         Ok((socket, member)) => Ok(Bound { socket, member: Some(member) }),
-        Err(JoinError::Full) => Err(OpenError::Full { address }),
-        Err(JoinError::Meet(MeetError::NoAnswer)) => Err(OpenError::NoAnswer { address }),
+        Err(JoinError::Full) => Err(OpenError::InUse { address, holder: Holder::Full }),
+        Err(JoinError::Meet(MeetError::NoAnswer)) => {
+            Err(OpenError::InUse { address, holder: Holder::Silent })
+        }
         Err(_) => alone(),
     }
 }
@@ -165,7 +167,7 @@ fn ask_for(socket: &Socket, beyond: c_int, within: c_int, bytes: usize) {
 /// Returns the error of a socket that could not be bound to an address that the interface has.
 fn open_error(source: io::Error, address: IpAddr, interface: &Interface) -> OpenError {
     match source.kind() {
-        io::ErrorKind::AddrInUse => OpenError::InUse { address },
+        io::ErrorKind::AddrInUse => OpenError::InUse { address, holder: Holder::find(address) },
         io::ErrorKind::AddrNotAvailable => {
             OpenError::Tentative { address, interface: interface.name.clone() }
         }

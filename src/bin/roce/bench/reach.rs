@@ -59,8 +59,7 @@ fn try_server(
     let from = tcp::source_for(server).with_context(|| format!("{to} cannot be reached"))?;
     let nic = match named {
         Some(nic) => nic,
-        // The server has its own address already, or is about to.
-        None => device::start_at(from, same_host.then_some(to))?,
+        None => device::start_at(from)?,
     };
     let gid_index = device::choose_gid(args.gid_index, &*nic, from)?;
     let gid = nic.gids().get(usize::from(gid_index)).copied().unwrap_or_default();

@@ -3,7 +3,6 @@
 mod calls;
 mod library;
 mod network;
-mod ports;
 mod rights;
 mod rnics;
 mod system;

@@ -7,7 +7,7 @@ use roce::link::interface::{Interface, interfaces};
 use roce::link::{OpenError, Spec};
 use roce::wire::ROCE_PORT;
 
-use super::{Finding, ports};
+use super::Finding;
 
 /// Buffers below this lose packets in bursts: it is what Linux has by default.
 const BUFFER_DEFAULT: u64 = 212_992;
@@ -120,23 +120,10 @@ fn open(spec: &Spec) -> Result<(), OpenError> {
 /// Tells why a device cannot be used: a failure if none can.
 fn refused(spec: &Spec, error: &OpenError, opened: &[String]) -> Finding {
     let (what, cure) = match error {
-        OpenError::InUse { address } => {
-            let holders = ports::holders(*address);
-            let held = match holders.as_slice() {
-                [] => "another network namespace's or another user's process".to_owned(),
-                holders => {
-                    holders.iter().map(ports::Holder::to_string).collect::<Vec<_>>().join(", ")
-                }
-            };
-            let cure = match holders.iter().find_map(|holder| holder.process) {
-                Some(process) => {
-                    format!("kill {process}, or name another address with --device udp:ADDRESS")
-                }
-                None => "stop that program, or name another address with --device udp:ADDRESS"
-                    .to_owned(),
-            };
-            (format!("UDP port {ROCE_PORT} of {address} is taken by {held}"), cure)
-        }
+        OpenError::InUse { address, holder } => (
+            format!("UDP port {ROCE_PORT} of {address} is taken by {holder}"),
+            format!("{}, or name another address with --device udp:ADDRESS", holder.cure()),
+        ),
         OpenError::MtuTooSmall { interface, mtu } => (
             format!("the MTU of {interface}, {mtu}, is too small"),
             format!("ip link set {interface} mtu 1500"),

@@ -77,7 +77,7 @@ impl Nics {
             return Ok(nic);
         }
         ensure!(by_address.len() < NICS_MAX, "{NICS_MAX} addresses are in use: try again later");
-        let served = Served::new(device::start_at(address, None)?, self.have_managers)?;
+        let served = Served::new(device::start_at(address)?, self.have_managers)?;
         by_address.insert(address, Arc::downgrade(&served));
         Ok(served)
     }
