@@ -118,6 +118,42 @@ fn more_queue_pairs_than_a_filter_holds_are_heard_all_the_same() {
 }
 
 #[test]
+fn nics_of_a_user_share_an_address_over_udp() {
+    in_namespace(|| {
+        for version in [Version::V4, Version::V6] {
+            let (left, right) = wire(WIRE_MTU);
+            let open = |host: &Host| Side::new(open(Kind::Udp, host, version.of(host)));
+            let here: Vec<Side> = (0..3).map(|_| open(&left)).collect();
+            let mut there: Vec<Side> = (0..2).map(|_| open(&right)).collect();
+            let how = connect_attr(Mtu::M2048);
+            // Each of one host with each of the other, and those of a host among them.
+            let mut pairs = Vec::new();
+            for (a, b) in here.iter().flat_map(|a| there.iter().map(move |b| (a, b))) {
+                pairs.push((a, b, pair(a, b, QpType::Rc, &how)));
+            }
+            for (a, b) in [(0, 1), (1, 2), (2, 0)] {
+                let (a, b) = (&here[a], &here[b]);
+                pairs.push((a, b, pair(a, b, QpType::Rc, &how)));
+            }
+            for _ in 0..3 {
+                pairs.iter().for_each(|(a, b, (a_qp, b_qp))| talk(a, *a_qp, b, *b_qp, 2));
+            }
+            for side in here.iter().chain(&there) {
+                assert_eq!(side.nic.counters().get(Counter::NoQp), 0, "a packet for another");
+            }
+            // The first one that was there ends; others come and talk with those that stay.
+            drop(pairs);
+            drop(there.remove(0));
+            there.push(open(&right));
+            for b in &there {
+                let (a_qp, b_qp) = pair(&here[1], b, QpType::Rc, &how);
+                talk(&here[1], a_qp, b, b_qp, 2);
+            }
+        }
+    });
+}
+
+#[test]
 fn address_that_is_not_shared_is_had_by_one() {
     in_namespace(|| {
         let (left, right) = wire(WIRE_MTU);

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::net::{RecvFlags, recv, sockopt};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use socket2::Socket;
 
 use super::claims::{self, Claim};
@@ -67,6 +69,9 @@ pub(crate) struct Member {
     claims: OwnedFd,
     claim: Arc<Claim>,
     listener: OwnedFd,
+    /// The network namespace of the address, if it can be known: the NIC may be driven by a thread
+    /// in another one.
+    namespace: Option<OwnedFd>,
     /// Readable when a visitor, a MAD or a message of another member waits.
     events: OwnedFd,
     /// `None` as long as the NIC is alone.
@@ -110,6 +115,21 @@ pub(crate) fn join(
             Ok((socket, Member::new(at, multiplier, claims, claim, listener)?))
         }
         Meeting::Invited(invitation) => join_others(at, invitation),
+    }
+}
+
+/// Opens the network namespace of this thread.
+fn own_namespace() -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open("/proc/thread-self/ns/net", flags, Mode::empty())?)
+}
+
+/// Whether a network namespace is that of this thread, as far as it can be known.
+fn is_own_namespace(namespace: &OwnedFd) -> bool {
+    let number = |it: &OwnedFd| rustix::fs::fstat(it).map(|stat| (stat.st_dev, stat.st_ino));
+    match (number(namespace), own_namespace().map(|own| number(&own))) {
+        (Ok(it), Ok(Ok(own))) => it == own,
+        _ => true,
     }
 }
 
@@ -212,6 +232,7 @@ impl Member {
             claims,
             claim: Arc::new(claim),
             listener,
+            namespace: own_namespace().ok(),
             events,
             company: None,
             address_fds,
@@ -274,7 +295,7 @@ impl Member {
                 }
             };
             if self.company.is_none() {
-                let company = self.open_to_others(own)?;
+                let company = self.in_namespace(|| self.open_to_others(own))?;
                 self.keep(company)?;
             }
             if let Some(company) = &self.company {
@@ -282,6 +303,24 @@ impl Member {
             }
         }
         Ok(())
+    }
+
+    /// Runs `open` in the network namespace of the address.
+    fn in_namespace<T: Send>(
+        &self,
+        open: impl FnOnce() -> io::Result<T> + Send,
+    ) -> io::Result<T> {
+        let Some(namespace) = self.namespace.as_ref().filter(|it| !is_own_namespace(it)) else {
+            return open();
+        };
+        std::thread::scope(|scope| {
+            let opened = scope.spawn(|| {
+                let kind = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(namespace.as_fd(), kind)?;
+                open()
+            });
+            opened.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
+        })
     }
 
     /// Opens all that the members of an address share. The order of sockets is that of the group,
