@@ -320,7 +320,8 @@ fn errors_name_the_cure() {
             error.to_string(),
             format!(
                 "UDP port 4791 of {here} is taken by {} (process {process}): kill {process}, or use another address of this \
-             machine", name.trim()
+             machine",
+                name.trim()
             )
         );
         drop(link);

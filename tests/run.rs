@@ -308,7 +308,7 @@ fn default_devices_that_will_not_do_are_told() {
             let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
             assert!(status.success(), "ip {arguments}");
         };
-        said("roce0 is soft:lo (127.0.0.1 or the next free one); it reaches this host only");
+        said("roce0 is soft:lo (127.0.0.1); it reaches this host only");
         ip("link add far type veth peer name other");
         ip("address add 192.0.2.1/24 dev far");
         ip("link set far up");

@@ -145,7 +145,8 @@ mod tests {
             13: 00000000:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 7 2 0 0\n\
             14: 00000000000000000000000001000000:12B7 00000000000000000000000000000000:0000 07 0:0 0:0 0 5 0 9 2 0 0\n\
             cut";
-        let row = |address: &str, user, inode| Row { address: address.parse().unwrap(), user, inode };
+        let row =
+            |address: &str, user, inode| Row { address: address.parse().unwrap(), user, inode };
         assert_eq!(rows(table), [row("127.0.0.1", 1000, 4242), row("::1", 5, 9)]);
     }
 

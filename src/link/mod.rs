@@ -69,8 +69,8 @@ pub mod udp;
 pub use address_fds::AddressFds;
 pub use cable::cable;
 pub use error::OpenError;
-pub use holder::Holder;
 pub use gid_table::{GidRow, GidTable};
+pub use holder::Holder;
 pub use named::{NamedSpec, NamedSpecError};
 #[cfg(test)]
 pub(crate) use share::claims_for_tests;

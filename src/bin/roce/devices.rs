@@ -27,8 +27,8 @@ EXAMPLES
   roce devices lo                    # one interface or RDMA device
   roce devices --json | jq .         # as JSON
 
-`udp:ADDRESS` needs no privilege; one program at a time can use an address. `raw:INTERFACE` needs CAP_NET_RAW; several
-programs can share an address. `verbs:NAME` is an RDMA device of the kernel (an RNIC, or rxe) and needs libibverbs.")]
+`udp:ADDRESS` needs no privilege; programs of one user share an address. `raw:INTERFACE` needs CAP_NET_RAW; programs of
+all users share an address. `verbs:NAME` is an RDMA device of the kernel (an RNIC, or rxe) and needs libibverbs.")]
 pub(crate) struct Args {
     /// Only this interface or RDMA device
     #[arg(value_name = "NAME")]

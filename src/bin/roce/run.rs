@@ -26,9 +26,8 @@ use crate::output::say;
 /// --device, it has one device for each interface that is up and has an address, loopback included,
 /// on ordinary UDP sockets.
 ///
-/// On one host every program needs an address of its own. soft:INTERFACE takes the first free one;
-/// loopback has 127.0.0.1 to 127.0.0.254. With raw:INTERFACE, which needs CAP_NET_RAW, programs
-/// share one.
+/// Programs of one user share an address. If another user's program has it, soft:INTERFACE takes
+/// the next one of the interface; loopback has 127.0.0.1 to 127.0.0.254.
 ///
 /// The devices have the files that programs look for: /dev/infiniband/uverbs0, and
 /// /sys/class/infiniband/roce0. Programs that connect through librdmacm, rsockets among them, find
@@ -40,8 +39,8 @@ EXAMPLES
   roce run -- ibv_rc_pingpong -g 0 &
   roce run -- ibv_rc_pingpong -g 0 localhost
   roce run --device udp:192.0.2.1 -- ib_write_bw -x 0
-  roce run --device udp:127.0.0.1 -- rping -s -a 127.0.0.1 &
-  roce run --device udp:127.0.0.2 -- rping -c -a 127.0.0.1 -v -C 3
+  roce run --device soft:lo -- rping -s -a 127.0.0.1 &
+  roce run --device soft:lo -- rping -c -a 127.0.0.1 -v -C 3
   roce run --device mlx5_0=soft:lo -- ./program-that-insists-on-mlx5_0
   roce run --pcap /tmp/it.pcapng --fault loss=1% -- ./my-rdma-program
   roce run -- python3 -m pytest tests/

@@ -306,10 +306,7 @@ impl Member {
     }
 
     /// Runs `open` in the network namespace of the address.
-    fn in_namespace<T: Send>(
-        &self,
-        open: impl FnOnce() -> io::Result<T> + Send,
-    ) -> io::Result<T> {
+    fn in_namespace<T: Send>(&self, open: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         let Some(namespace) = self.namespace.as_ref().filter(|it| !is_own_namespace(it)) else {
             return open();
         };

@@ -75,7 +75,23 @@ impl Place {
 fn directory(of_session: Option<PathBuf>) -> PathBuf {
     let own = rustix::process::geteuid().as_raw();
     let of_session = of_session.filter(|path| path.is_absolute() && is_private(path));
-    of_session.map_or_else(|| format!("/tmp/roce-{own}").into(), |path| path.join("roce"))
+    let of_user = || {
+        let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        format!("/tmp/roce-{}", outer_uid(own, &map)).into()
+    };
+    of_session.map_or_else(of_user, |path| path.join("roce"))
+}
+
+/// Returns the number of a user outside of its user namespace, by the namespace's map: users of
+/// several namespaces have the same numbers there, and are others.
+fn outer_uid(uid: u32, map: &str) -> u32 {
+    let outer = |line: &str| {
+        let mut numbers = line.split_whitespace().map(|word| word.parse::<u32>().ok());
+        let [inside, outside, count] = [(); 3].map(|()| numbers.next().flatten());
+        let offset = uid.checked_sub(inside?).filter(|offset| Some(*offset) < count)?;
+        outside?.checked_add(offset)
+    };
+    map.lines().find_map(outer).unwrap_or(uid)
 }
 
 /// Whether a path is a directory that belongs to this user, and that nobody else can enter.
@@ -189,6 +205,15 @@ pub(super) mod tests {
         drop(fs::remove_file(folder.0.join(SECRET_FILE)));
         let another = Place::open_in(&folder.0).unwrap();
         assert_ne!(one.name(address, 1, 0), another.name(address, 1, 0));
+    }
+
+    #[test]
+    fn user_is_the_one_outside_of_its_namespace() {
+        assert_eq!(outer_uid(0, "         0       1000          1\n"), 1000);
+        assert_eq!(outer_uid(7, "0 1000 1\n1 100000 65536\n"), 100_006);
+        assert_eq!(outer_uid(1000, "         0          0 4294967295\n"), 1000);
+        assert_eq!(outer_uid(5, "0 1000 1\n"), 5);
+        assert_eq!(outer_uid(5, "nonsense"), 5);
     }
 
     #[test]

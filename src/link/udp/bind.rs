@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::link::{Holder, OpenError};
 use crate::link::interface::Interface;
 use crate::link::share::{self, JoinError, MeetError, Member};
 use crate::link::sys::socket::{option, set_option};
+use crate::link::{Holder, OpenError};
 
 /// The socket of a NIC, bound to its address, and its place among others there, if it shares it.
 pub(super) struct Bound {

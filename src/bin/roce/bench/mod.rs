@@ -85,7 +85,7 @@ Examples:
   roce bench write bw -d verbs:mlx5_0 10.0.0.1          (a real RNIC; roce devices lists them)
   roce bench send lat -R 10.0.0.1                       (connected by rdma_cm; the server is roce serve -R)
 
-On one machine; the client takes the next free loopback address:
+On one machine; both are at one address:
   roce serve -d udp:127.0.0.1
   roce bench send bw 127.0.0.1";
 

@@ -104,9 +104,6 @@ fn chosen(devices: &[Spec], interfaces: &[Interface]) -> String {
         .enumerate()
         .map(|(at, spec)| {
             let address = match interface(spec).and_then(|interface| interface.addresses.first()) {
-                Some(first) if is_loopback(spec) && first.is_ipv4() => {
-                    format!("{first} or the next free one")
-                }
                 Some(first) => first.to_string(),
                 None => "no address".to_owned(),
             };
@@ -149,8 +146,7 @@ mod tests {
         let [on_lo, on_eth] = ["soft:lo", "soft:eth9"].map(|spec| spec.parse::<Spec>().unwrap());
         let interfaces = [lo, eth];
         let said = chosen(&[on_eth, on_lo.clone()], &interfaces);
-        let list =
-            "roce0 is soft:eth9 (192.0.2.1), roce1 is soft:lo (127.0.0.1 or the next free one)";
+        let list = "roce0 is soft:eth9 (192.0.2.1), roce1 is soft:lo (127.0.0.1)";
         assert_eq!(said, format!("{list}; --device chooses others"));
         let said = chosen(&[on_lo], &interfaces);
         assert!(said.contains("this host only: no other interface"), "{said}");
