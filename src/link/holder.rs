@@ -24,7 +24,7 @@ pub enum Holder {
     Kernel,
     /// As many programs of this user as can share it.
     Full,
-    /// Programs of this user that do not let another one in: they are stopped, or of another version.
+    /// Programs of this user that admit no other one: they are stopped, or of another version.
     Silent,
     /// It cannot be known: a process of another network namespace or sandbox.
     Unknown,

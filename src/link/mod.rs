@@ -229,8 +229,8 @@ pub trait Receiver: Send {
         None
     }
 
-    /// Serves the other processes at the link's address: lets them in, and takes the packets that
-    /// they pass on. These are among the packets of the next [`receive`](Self::receive).
+    /// Serves the other processes at the link's address: admits them, and takes the packets that
+    /// they forward. These are among the packets of the next [`receive`](Self::receive).
     fn serve_members(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -19,7 +19,7 @@
 //! with a capability; the mapping of a VLAN's interface (`egress-qos-map`) makes it one on the
 //! wire. Flow labels of IPv6 are the kernel's to choose, and no ICRC covers them.
 //!
-//! NICs of one user at one address, in any number of processes, each have a socket there: the kernel
+//! NICs of one user at one address, in up to 64 processes, each have a socket there: the kernel
 //! finds the one of a packet by its destination QPN. Other users are refused.
 //!
 //! Multicast groups have sockets of their own, which programs on one machine share: a socket with

@@ -30,7 +30,8 @@ pub(super) struct Shared {
     pub(super) rx: TimedMutex<Box<dyn Receiver>>,
     /// A copy of the receiving half's descriptor, to wait for it without its lock.
     rx_fd: OwnedFd,
-    /// A copy of the descriptor that is readable when other processes at the address want something.
+    /// A copy of the descriptor that is readable when other processes at the address are to be
+    /// served.
     members_fd: Option<OwnedFd>,
     address_fds: AddressFds,
     /// Receive descriptor once a multicast group was joined, if it is another one then.
@@ -99,7 +100,7 @@ impl Shared {
         self.address_fds.clone()
     }
 
-    /// The descriptor that is readable when other processes at the address want something.
+    /// The descriptor that is readable when other processes at the address are to be served.
     pub(super) fn members_fd(&self) -> Option<BorrowedFd<'_>> {
         self.members_fd.as_ref().map(|fd| fd.as_fd())
     }

@@ -1,10 +1,10 @@
-//! Addresses of this machine that other processes have, and all of them at once. In a network of
-//! the test's own: the UDP port of an address has one process at a time.
+//! Addresses of this machine that other processes have, and all of them at once, in a network of
+//! the test's own.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use roce::net::{Connection, Error, Listener};
+use roce::net::{Connection, Endpoint, Error, Listener};
 
 use crate::example::example;
 use crate::netns::{in_namespace, ip};
@@ -31,8 +31,13 @@ fn server_of_another_process_at_an_address_of_this_machine_is_reached() {
     in_namespace(|| {
         ip("address add 10.30.0.1/24 dev lo");
         let (_server, port) = serve("10.30.0.1:0");
-        // The route names the server's own address, which it has: the client takes one of loopback.
-        let from = echo([10, 30, 0, 1], port);
+        // The route names the server's own address, which the client shares.
+        assert_eq!(echo([10, 30, 0, 1], port), "10.30.0.1");
+        // A program that does not share its address has it: the client takes one of loopback.
+        ip("address add 10.30.0.2/24 dev lo");
+        let _taken = std::net::UdpSocket::bind("10.30.0.2:4791").unwrap();
+        let endpoint = Endpoint::towards("10.30.0.2:1".parse().unwrap()).unwrap();
+        let from = endpoint.listen("0.0.0.0:0").unwrap().local_addr().unwrap().to_string();
         assert!(from.starts_with("127.0.0."), "{from}");
     });
 }
@@ -46,12 +51,15 @@ fn listener_on_the_unspecified_address_has_all() {
         for host in [[127, 0, 0, 1], [10, 31, 0, 1], [10, 31, 0, 2]] {
             echo(host, port);
         }
-        // All are taken; one that another process has is left out, as long as there is one.
-        let taken = Listener::bind("0.0.0.0:0").unwrap_err();
-        assert!(matches!(taken, Error::Open(_)), "{taken}");
+        // Another process can listen at the same addresses, at another port.
+        let taken = Listener::bind(("0.0.0.0", port)).unwrap_err();
+        assert!(matches!(taken, Error::Connect(_)), "{taken:?}");
+        drop(Listener::bind("0.0.0.0:0").unwrap());
+        // An address that is taken is left out, as long as there is another.
         ip("address add 10.31.0.3/24 dev lo");
+        let _taken = std::net::UdpSocket::bind("10.31.0.3:4791").unwrap();
         let listener = Listener::bind("0.0.0.0:0").unwrap();
-        assert_eq!(listener.local_addr().unwrap().ip().to_string(), "10.31.0.3");
+        assert_ne!(listener.local_addr().unwrap().ip().to_string(), "10.31.0.3");
     });
 }
 

@@ -14,6 +14,8 @@
 
 #[path = "../common/loopback.rs"]
 mod loopback;
+#[path = "../common/needs.rs"]
+mod needs;
 #[path = "../common/process.rs"]
 mod process;
 

@@ -77,8 +77,8 @@ pub(crate) fn address_of(device: &dyn Device, named: Option<u8>) -> Option<IpAdd
     }
 }
 
-/// Starts a soft NIC on an address of this host. If somebody who does not share it has a loopback
-/// address, it takes the first one that is free.
+/// Starts a soft NIC on an address of this host. If a program that does not share it has a
+/// loopback address, it takes the first one that is free.
 pub(crate) fn start_at(address: IpAddr) -> anyhow::Result<Arc<dyn Device>> {
     let at = |address| start(&Spec::Soft(link::Spec::Udp(address)));
     let loopback = (1..=254).map(|last| IpAddr::from([127, 0, 0, last]));

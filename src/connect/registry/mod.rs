@@ -12,8 +12,9 @@
 //!   bits and say nothing of their owner, so that no peer can guess them; an answer on behalf of an
 //!   owner that lives would end its connection.
 //!
-//! A process takes a [`Role`] at an address, which it has until it ends. Processes of one user claim
-//! it from each other, and nobody else can; at addresses that all users share, roles are [`names`].
+//! A process takes a [`Role`] at an address, which it has until it ends. Processes of one user
+//! claim roles among them, and no other user can; at addresses that all users share, roles are
+//! [`names`].
 
 mod names;
 

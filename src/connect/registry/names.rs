@@ -1,5 +1,5 @@
-//! Roles at an address that all users share: names of abstract Unix sockets, which exist per network
-//! namespace, need no privilege and are gone with their process.
+//! Roles at an address that all users share: names of abstract Unix sockets, which exist per
+//! network namespace, need no privilege and are gone with their process.
 //!
 //! | name | bound by |
 //! |---|---|

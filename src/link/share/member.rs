@@ -13,11 +13,13 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use socket2::Socket;
 
 use super::claims::{self, Claim};
-use super::mailbox::{self, MESSAGE_MAX, Mailbox};
-use super::meeting::{Invitation, MeetError, Meeting, invite, meet, next_visitor};
-use super::place::{Place, PlaceError};
+use super::forward::{self, ForwardQueue, MESSAGE_MAX};
+use super::rendezvous::{
+    Membership, Rendezvous, RendezvousError, admit, find_members, next_joiner,
+};
 use super::steering::{Multiplier, SLOTS, program};
 use super::store::{Contents, Store};
+use super::user_secret::{SecretError, UserSecret};
 use crate::link::sys::socket::attach_steering;
 use crate::link::{AddressFds, UserShare};
 use crate::verbs::QpnShare;
@@ -26,14 +28,14 @@ use crate::wire::Received;
 /// Reason for which a NIC does not share an address.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JoinError {
-    /// There is no place to meet.
+    /// Processes of this user have no secret to find each other by.
     #[error(transparent)]
-    NoPlace(#[from] PlaceError),
+    NoSecret(#[from] SecretError),
     #[error(transparent)]
-    Meet(#[from] MeetError),
+    Rendezvous(#[from] RendezvousError),
     #[error("{SLOTS} programs are at this address, which is as many as can be")]
     Full,
-    #[error("somebody who does not share it has the address")]
+    #[error("a program that does not share it has the address")]
     Taken,
     #[error(transparent)]
     System(#[from] io::Error),
@@ -42,10 +44,10 @@ pub(crate) enum JoinError {
 /// Opens a socket for an address on an interface, without binding it.
 pub(crate) type OpenSocket = fn(SocketAddr, u32) -> io::Result<Socket>;
 
-/// Visitors that are let in at a time.
-const VISITORS: usize = 64;
+/// Joiners that are admitted at a time.
+const JOINERS_MAX: usize = 64;
 
-/// Datagrams that are removed from the socket of a slot that nobody has.
+/// Datagrams that are removed from the socket of a slot without a member.
 const STALE_MAX: usize = 1 << 16;
 
 /// Time to wait for an address whose last member is just going.
@@ -72,29 +74,29 @@ pub(crate) struct Member {
     /// The network namespace of the address, if it can be known: the NIC may be driven by a thread
     /// in another one.
     namespace: Option<OwnedFd>,
-    /// Readable when a visitor, a MAD or a message of another member waits.
+    /// Readable when a joiner, a MAD or a forwarded packet waits.
     events: OwnedFd,
     /// `None` as long as the NIC is alone.
-    company: Option<Company>,
+    group: Option<Group>,
     address_fds: AddressFds,
     /// Reused for messages.
     message: Vec<u8>,
 }
 
-/// What a NIC has of an address that it shares.
-struct Company {
+/// State of an address that the NIC shares.
+struct Group {
     store: Store,
     gsi: OwnedFd,
-    mailbox: Mailbox,
-    /// Mailboxes of others, by slot: those that were needed.
-    others: Vec<Option<Mailbox>>,
+    queue: ForwardQueue,
+    /// Forward queues of others, by slot: those that were needed.
+    others: Vec<Option<ForwardQueue>>,
 }
 
 /// Numbers of members that a packet was passed to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Passed {
     pub(crate) count: u64,
-    /// Those whose mailbox was full.
+    /// Those whose forward queue was full.
     pub(crate) no_room: u64,
 }
 
@@ -104,9 +106,9 @@ pub(crate) fn join(
     interface: u32,
     open: OpenSocket,
 ) -> Result<(Socket, Member), JoinError> {
-    let (place, at) = (Place::open()?, At { local, interface, open });
-    match meet(&place, local.ip(), interface)? {
-        Meeting::First { listener, was_another } => {
+    let (secret, at) = (UserSecret::open()?, At { local, interface, open });
+    match find_members(&secret, local.ip(), interface)? {
+        Rendezvous::First { listener, was_another } => {
             let tries = if was_another { LEAVING_TRIES } else { 0 };
             let multiplier = random_multiplier()?;
             let socket = first_socket(at, multiplier, tries)?;
@@ -114,7 +116,7 @@ pub(crate) fn join(
             let claim = Claim::new(claims.as_fd())?.ok_or(JoinError::Full)?;
             Ok((socket, Member::new(at, multiplier, claims, claim, listener)?))
         }
-        Meeting::Invited(invitation) => join_others(at, invitation),
+        Rendezvous::Others(membership) => join_others(at, membership),
     }
 }
 
@@ -140,7 +142,7 @@ fn random_multiplier() -> io::Result<Multiplier> {
 }
 
 /// Opens the socket of one that is alone at an address. A socket that does not share its port makes
-/// sure that nobody else has it; beside that one it becomes the first of a group.
+/// sure that no other has it; beside that one it becomes the first of a group.
 fn first_socket(at: At, multiplier: Multiplier, mut tries: u32) -> Result<Socket, JoinError> {
     let guard = (at.open)(at.local, at.interface)?;
     while let Err(error) = guard.bind(&at.local.into()) {
@@ -165,26 +167,26 @@ fn bind_shared(at: At) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn join_others(at: At, invitation: Invitation) -> Result<(Socket, Member), JoinError> {
-    let Invitation { multiplier, listener, store } = invitation;
-    let Contents { claims, gsi, mut sockets, mut mailboxes } = store.contents()?;
+fn join_others(at: At, membership: Membership) -> Result<(Socket, Member), JoinError> {
+    let Membership { multiplier, listener, store } = membership;
+    let Contents { claims, gsi, mut sockets, mut queues } = store.contents()?;
     let claim = Claim::new(claims.as_fd())?.ok_or(JoinError::Full)?;
-    discard_unclaimed(&claim, &sockets, &mailboxes);
+    discard_unclaimed(&claim, &sockets, &queues);
     let slot = claim.slot();
     let socket = sockets.swap_remove(slot.into());
-    let mailbox = Mailbox::from_fd(mailboxes.swap_remove(slot.into()));
+    let queue = ForwardQueue::from_fd(queues.swap_remove(slot.into()));
     let mut member = Member::new(at, multiplier, claims, claim, listener)?;
-    member.keep(Company::new(store, gsi, mailbox))?;
+    member.keep(Group::new(store, gsi, queue))?;
     Ok((socket.into(), member))
 }
 
 /// Removes what came for members that have gone, and what would come.
-fn discard_unclaimed(own: &Claim, sockets: &[OwnedFd], mailboxes: &[OwnedFd]) {
+fn discard_unclaimed(own: &Claim, sockets: &[OwnedFd], queues: &[OwnedFd]) {
     let claimed: Vec<u8> = own.others().collect();
-    let all = (0..SLOTS).zip(sockets.iter().zip(mailboxes));
-    for (_, (socket, mailbox)) in all.filter(|(slot, _)| !claimed.contains(slot)) {
+    let all = (0..SLOTS).zip(sockets.iter().zip(queues));
+    for (_, (socket, queue)) in all.filter(|(slot, _)| !claimed.contains(slot)) {
         discard(socket.as_fd());
-        discard(mailbox.as_fd());
+        discard(queue.as_fd());
     }
 }
 
@@ -196,20 +198,20 @@ fn discard(socket: BorrowedFd<'_>) {
     (0..STALE_MAX).take_while(|_| more()).for_each(drop);
 }
 
-impl Company {
-    fn new(store: Store, gsi: OwnedFd, mailbox: Mailbox) -> Self {
-        Self { store, gsi, mailbox, others: (0..SLOTS).map(|_| None).collect() }
+impl Group {
+    fn new(store: Store, gsi: OwnedFd, queue: ForwardQueue) -> Self {
+        Self { store, gsi, queue, others: (0..SLOTS).map(|_| None).collect() }
     }
 
-    /// Puts a message into the mailbox of a slot; returns whether it is there.
+    /// Puts a message into the queue of a slot; returns whether it is there.
     fn pass(&mut self, slot: u8, message: &[u8]) -> bool {
         let Some(known) = self.others.get_mut(usize::from(slot)) else { return false };
         if known.is_none() {
             let contents = self.store.contents().ok();
-            let fd = contents.map(|mut contents| contents.mailboxes.swap_remove(slot.into()));
-            *known = fd.map(Mailbox::from_fd);
+            let fd = contents.map(|mut contents| contents.queues.swap_remove(slot.into()));
+            *known = fd.map(ForwardQueue::from_fd);
         }
-        known.as_ref().is_some_and(|mailbox| mailbox.put(message))
+        known.as_ref().is_some_and(|queue| queue.put(message))
     }
 }
 
@@ -234,20 +236,20 @@ impl Member {
             listener,
             namespace: own_namespace().ok(),
             events,
-            company: None,
+            group: None,
             address_fds,
             message: Vec::new(),
         })
     }
 
-    /// Is not alone any more.
-    fn keep(&mut self, company: Company) -> io::Result<()> {
-        for fd in [company.gsi.as_fd(), company.mailbox.fd()] {
+    /// Shares the address from now on.
+    fn keep(&mut self, group: Group) -> io::Result<()> {
+        for fd in [group.gsi.as_fd(), group.queue.fd()] {
             epoll::add(&self.events, fd, EventData::new_u64(0), EventFlags::IN)?;
         }
-        let fds = [company.store.fd(), company.gsi.as_fd()];
+        let fds = [group.store.fd(), group.gsi.as_fd()];
         fds.into_iter().for_each(|fd| self.address_fds.add(fd));
-        self.company = Some(company);
+        self.group = Some(group);
         Ok(())
     }
 
@@ -261,7 +263,7 @@ impl Member {
         self.qpns
     }
 
-    /// Returns the descriptor that is readable when somebody wants something.
+    /// Returns the descriptor that is readable when a joiner, a MAD or a forwarded packet waits.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
@@ -274,32 +276,32 @@ impl Member {
     /// Whether others may be at the address.
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
-        self.company.is_some()
+        self.group.is_some()
     }
 
     /// Returns the socket that gets packets for queue pair 1, if it is not that of the NIC.
     pub(crate) fn gsi(&self) -> Option<BorrowedFd<'_>> {
-        self.company.as_ref().map(|company| company.gsi.as_fd())
+        self.group.as_ref().map(|group| group.gsi.as_fd())
     }
 
-    /// Lets visitors in. `own` is the NIC's socket.
+    /// Admits joiners. `own` is the NIC's socket.
     pub(crate) fn admit(&mut self, own: BorrowedFd<'_>) -> io::Result<()> {
-        for _ in 0..VISITORS {
-            let visitor = match next_visitor(self.listener.as_fd()) {
-                Ok(Some(visitor)) => visitor,
+        for _ in 0..JOINERS_MAX {
+            let joiner = match next_joiner(self.listener.as_fd()) {
+                Ok(Some(joiner)) => joiner,
                 Ok(None) => break,
                 Err(error) => {
-                    // No descriptor is left. Who waits would wake this process again and again.
+                    // No descriptor is left. The joiner would wake this process again and again.
                     epoll::delete(&self.events, &self.listener)?;
                     return Err(error);
                 }
             };
-            if self.company.is_none() {
-                let company = self.in_namespace(|| self.open_to_others(own))?;
-                self.keep(company)?;
+            if self.group.is_none() {
+                let group = self.in_namespace(|| self.open_to_others(own))?;
+                self.keep(group)?;
             }
-            if let Some(company) = &self.company {
-                invite(&visitor, self.multiplier, self.listener.as_fd(), &company.store);
+            if let Some(group) = &self.group {
+                admit(&joiner, self.multiplier, self.listener.as_fd(), &group.store);
             }
         }
         Ok(())
@@ -320,39 +322,39 @@ impl Member {
         })
     }
 
-    /// Opens all that the members of an address share. The order of sockets is that of the group,
-    /// in which the NIC's own is the first.
-    fn open_to_others(&self, own: BorrowedFd<'_>) -> io::Result<Company> {
+    /// Opens what the members of an address share. The order of sockets is that of the group, in
+    /// which the NIC's own is the first.
+    fn open_to_others(&self, own: BorrowedFd<'_>) -> io::Result<Group> {
         let bind = || bind_shared(self.at);
         let others = (1..SLOTS)
             .map(|_| {
                 let socket = bind()?;
-                // Nobody receives there yet.
+                // No member receives there yet.
                 sockopt::set_socket_recv_buffer_size(&socket, 0)?;
                 Ok(OwnedFd::from(socket))
             })
             .collect::<io::Result<Vec<OwnedFd>>>()?;
         let gsi = OwnedFd::from(bind()?);
-        let mut mailboxes =
-            (0..SLOTS).map(|_| Mailbox::new()).collect::<io::Result<Vec<Mailbox>>>()?;
-        let store = Store::new(self.claims.as_fd(), gsi.as_fd(), own, &others, &mailboxes)?;
-        Ok(Company::new(store, gsi, mailboxes.swap_remove(0)))
+        let mut queues =
+            (0..SLOTS).map(|_| ForwardQueue::new()).collect::<io::Result<Vec<ForwardQueue>>>()?;
+        let store = Store::new(self.claims.as_fd(), gsi.as_fd(), own, &others, &queues)?;
+        Ok(Group::new(store, gsi, queues.swap_remove(0)))
     }
 
     /// Passes a packet to the member whose it is; returns whether it was possible.
     pub(crate) fn pass(&mut self, slot: u8, packet: &Received<'_>) -> bool {
-        mailbox::write(packet, &mut self.message);
-        self.company.as_mut().is_some_and(|company| company.pass(slot, &self.message))
+        forward::write(packet, &mut self.message);
+        self.group.as_mut().is_some_and(|group| group.pass(slot, &self.message))
     }
 
     /// Passes a packet to all other members.
     pub(crate) fn pass_to_all(&mut self, packet: &Received<'_>) -> Passed {
-        mailbox::write(packet, &mut self.message);
+        forward::write(packet, &mut self.message);
         let mut passed = Passed::default();
-        let Some(company) = &mut self.company else { return passed };
+        let Some(group) = &mut self.group else { return passed };
         let others: Vec<u8> = self.claim.others().collect();
         for slot in others {
-            let is_passed = company.pass(slot, &self.message);
+            let is_passed = group.pass(slot, &self.message);
             *(if is_passed { &mut passed.count } else { &mut passed.no_room }) += 1;
         }
         passed
@@ -360,15 +362,15 @@ impl Member {
 
     /// Leaves nothing in its slot for who has it next. `own` is the NIC's socket.
     pub(crate) fn leave(&self, own: BorrowedFd<'_>) {
-        if let Some(company) = &self.company {
+        if let Some(group) = &self.group {
             discard(own);
-            discard(company.mailbox.fd());
+            discard(group.queue.fd());
         }
     }
 
-    /// Takes a message out of the NIC's mailbox.
+    /// Takes a message out of the NIC's queue.
     pub(crate) fn take(&self, room: &mut [u8; MESSAGE_MAX + 1]) -> Option<usize> {
-        self.company.as_ref()?.mailbox.take(room)
+        self.group.as_ref()?.queue.take(room)
     }
 }
 
@@ -396,7 +398,7 @@ mod tests {
         ([127, 47, 32, last], 4791).into()
     }
 
-    /// Another comes, and is let in by one that is there.
+    /// A joiner comes, and is admitted by a member.
     fn come(local: SocketAddr, host: &Socket, member: &mut Member) -> (Socket, Member) {
         std::thread::scope(|scope| {
             let guest = scope.spawn(move || join(local, 1, open));

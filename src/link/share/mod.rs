@@ -3,29 +3,29 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `place` | names that only processes of one user can tell |
-//! | `meeting` | how a process comes to the others at an address |
+//! | `user_secret` | names that only processes of one user can tell |
+//! | `rendezvous` | how a process becomes a member of an address |
 //! | `store` | the descriptors that they share |
 //! | `claims` | which slots of the address have an owner |
 //! | `steering` | the program by which the kernel finds the socket of a packet |
-//! | `mailbox` | packets that one process passes to another |
+//! | `forward` | packets that one process forwards to another |
 //! | `member` | a NIC at an address: alone until another comes, then one of several |
 //!
 //! No process receives for another, and none holds a lock that another waits for. One that is
-//! stopped gets its packets when it goes on; the slot of one that ends is free.
+//! stopped gets its packets when it continues; the slot of one that ends is free.
 
 mod claims;
-mod mailbox;
-mod meeting;
+mod forward;
 mod member;
-mod place;
+mod rendezvous;
 mod steering;
 mod store;
+mod user_secret;
 
 pub(crate) use claims::{Claim, Listens, Role};
-pub(crate) use mailbox::{MESSAGE_MAX, read as read_message, write as write_message};
-pub(crate) use meeting::MeetError;
+pub(crate) use forward::{MESSAGE_MAX, read as read_message, write as write_message};
 pub(crate) use member::{JoinError, Member, Passed, join};
+pub(crate) use rendezvous::RendezvousError;
 pub(crate) use steering::SLOTS;
 
 /// Two NICs at an address.

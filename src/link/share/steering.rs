@@ -2,8 +2,8 @@
 //! packet.
 //!
 //! All sockets at an address are one group (`SO_REUSEPORT`), in an order that never changes. A
-//! program of classic BPF returns the index of the socket; what it reads begins at the BTH. An index
-//! without a socket means any socket of the group: a NIC that is alone has all packets.
+//! program of classic BPF returns the index of the socket; what it reads begins at the BTH. An
+//! index without a socket means any socket of the group: a NIC that is alone has all packets.
 
 use crate::verbs::QpnShare;
 use crate::wire::Qpn;

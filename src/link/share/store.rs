@@ -1,8 +1,8 @@
-//! Descriptors that the members of an address share: kept in a message that nobody takes out of its
-//! socket.
+//! Descriptors that the members of an address share, kept in a message that no member takes out of
+//! its socket.
 //!
 //! A member that needs one looks at the message and gets a copy of each; it closes those that it
-//! does not need. So a member has few descriptors open, and all that is shared exists for as long as
+//! does not need. So a member has few descriptors open, and what is shared exists for as long as
 //! one member does.
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -14,11 +14,11 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use super::mailbox::{Mailbox, self_connected};
+use super::forward::{ForwardQueue, self_connected};
 use super::steering::SLOTS;
 
-/// Number of descriptors: the file of claims, the socket of queue pair 1, and a socket and a mailbox
-/// for each slot.
+/// Number of descriptors: the file of claims, the socket of queue pair 1, and for each slot a
+/// socket and a forward queue.
 const COUNT: usize = 2 + 2 * SLOTS as usize;
 
 /// Descriptors that members share.
@@ -30,8 +30,8 @@ pub(super) struct Contents {
     pub(super) gsi: OwnedFd,
     /// Socket of each slot.
     pub(super) sockets: Vec<OwnedFd>,
-    /// Mailbox of each slot.
-    pub(super) mailboxes: Vec<OwnedFd>,
+    /// Forward queue of each slot.
+    pub(super) queues: Vec<OwnedFd>,
 }
 
 /// A socket whose only message has the [`Contents`].
@@ -45,11 +45,11 @@ impl Store {
         gsi: BorrowedFd<'_>,
         own: BorrowedFd<'_>,
         others: &[OwnedFd],
-        mailboxes: &[Mailbox],
+        queues: &[ForwardQueue],
     ) -> io::Result<Self> {
         let others = others.iter().map(|fd| fd.as_fd());
-        let mailboxes = mailboxes.iter().map(Mailbox::fd);
-        let all: Vec<_> = [claims, gsi, own].into_iter().chain(others).chain(mailboxes).collect();
+        let queues = queues.iter().map(ForwardQueue::fd);
+        let all: Vec<_> = [claims, gsi, own].into_iter().chain(others).chain(queues).collect();
         if all.len() != COUNT {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -86,12 +86,12 @@ impl Store {
         if all.len() != COUNT {
             return Err(rustix::io::Errno::MFILE.into());
         }
-        let mailboxes = all.split_off(2 + usize::from(SLOTS));
+        let queues = all.split_off(2 + usize::from(SLOTS));
         let sockets = all.split_off(2);
         let mut first = all.into_iter();
         let missing = || io::Error::from(io::ErrorKind::UnexpectedEof);
         let (claims, gsi) = (first.next().ok_or_else(missing)?, first.next().ok_or_else(missing)?);
-        Ok(Contents { claims, gsi, sockets, mailboxes })
+        Ok(Contents { claims, gsi, sockets, queues })
     }
 }
 
@@ -106,21 +106,21 @@ mod tests {
     #[test]
     fn contents_are_there_for_everyone_and_outlive_who_put_them_in() {
         let others: Vec<_> = (1..SLOTS).map(|_| descriptor()).collect();
-        let mailboxes: Vec<_> = (0..SLOTS).map(|_| Mailbox::new().unwrap()).collect();
+        let queues: Vec<_> = (0..SLOTS).map(|_| ForwardQueue::new().unwrap()).collect();
         let [claims, gsi, own] = [(); 3].map(|()| descriptor());
         let [claims_fd, gsi_fd, own_fd] = [&claims, &gsi, &own].map(|fd| fd.as_fd());
-        let store = Store::new(claims_fd, gsi_fd, own_fd, &others, &mailboxes).unwrap();
-        drop((others, mailboxes, claims, gsi, own));
+        let store = Store::new(claims_fd, gsi_fd, own_fd, &others, &queues).unwrap();
+        drop((others, queues, claims, gsi, own));
         let (first, second) = (store.contents().unwrap(), store.contents().unwrap());
         assert_eq!(first.sockets.len(), usize::from(SLOTS));
         rustix::io::write(&first.sockets[3], &5_u64.to_ne_bytes()).unwrap();
         let mut number = [0; 8];
         rustix::io::read(&second.sockets[3], &mut number).unwrap();
         assert_eq!(u64::from_ne_bytes(number), 5);
-        let [one, other] = [first, second].map(|mut contents| contents.mailboxes.swap_remove(7));
-        assert!(Mailbox::from_fd(one).put(b"message"));
+        let [one, other] = [first, second].map(|mut contents| contents.queues.swap_remove(7));
+        assert!(ForwardQueue::from_fd(one).put(b"message"));
         assert_eq!(
-            Mailbox::from_fd(other).take(&mut [0; super::super::mailbox::MESSAGE_MAX + 1]),
+            ForwardQueue::from_fd(other).take(&mut [0; super::super::forward::MESSAGE_MAX + 1]),
             Some(7)
         );
     }

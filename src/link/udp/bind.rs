@@ -9,18 +9,18 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::link::interface::Interface;
-use crate::link::share::{self, JoinError, MeetError, Member};
+use crate::link::share::{self, JoinError, Member, RendezvousError};
 use crate::link::sys::socket::{option, set_option};
 use crate::link::{Holder, OpenError};
 
-/// The socket of a NIC, bound to its address, and its place among others there, if it shares it.
+/// The socket of a NIC, bound to its address, and its membership there, if it shares it.
 pub(super) struct Bound {
     pub(super) socket: Socket,
     pub(super) member: Option<Member>,
 }
 
-/// Binds the socket of a NIC. Where NICs cannot meet, or somebody else has the address, it does not
-/// share it.
+/// Binds the socket of a NIC. Where NICs cannot find each other, or another program has the
+/// address, it does not share it.
 pub(super) fn bind(
     local: SocketAddr,
     interface: &Interface,
@@ -38,7 +38,7 @@ pub(super) fn bind(
     match share::join(local, interface.index, shared_socket) {
         Ok((socket, member)) => Ok(Bound { socket, member: Some(member) }),
         Err(JoinError::Full) => Err(OpenError::InUse { address, holder: Holder::Full }),
-        Err(JoinError::Meet(MeetError::NoAnswer)) => {
+        Err(JoinError::Rendezvous(RendezvousError::NoAnswer)) => {
             Err(OpenError::InUse { address, holder: Holder::Silent })
         }
         Err(_) => alone(),

@@ -1,8 +1,8 @@
-//! Packets that NICs at one address pass to each other.
+//! Packets that NICs at one address forward to each other.
 //!
 //! The kernel gives a packet to the socket of its QPN. It looks at the first BTH of a train alone:
 //! of packets that it joined, some may be another's. Those for queue pair 1 come to a socket that
-//! all NICs at the address have, and each gets them from whichever reads there.
+//! all NICs at the address have; the one that reads there forwards them to all.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -36,8 +36,8 @@ struct Counters {
     no_room: u64,
     /// Messages that are none.
     bad: u64,
-    /// Visitors that could not be let in.
-    turned_away: u64,
+    /// Joiners that could not be admitted.
+    joiners_refused: u64,
 }
 
 impl Members {
@@ -54,12 +54,12 @@ impl Members {
     }
 
     pub(super) fn counters(&self) -> [(&'static str, u64); 4] {
-        let Counters { passed, no_room, bad, turned_away } = self.counters;
+        let Counters { passed, no_room, bad, joiners_refused } = self.counters;
         [
-            ("passed_to_others", passed),
-            ("passed_no_room", no_room),
-            ("passed_bad", bad),
-            ("visitors_turned_away", turned_away),
+            ("forwarded", passed),
+            ("forward_no_room", no_room),
+            ("forward_bad", bad),
+            ("joiners_refused", joiners_refused),
         ]
     }
 
@@ -106,8 +106,8 @@ impl Members {
         self.keep(&message);
     }
 
-    /// Passes a packet to whose it is: one for queue pair 1 to all others. Returns whether it is for
-    /// this NIC.
+    /// Passes a packet to the NIC that has its QPN; one for queue pair 1 to all others. Returns
+    /// whether it is for this NIC.
     fn pass_on(&mut self, packet: &Received<'_>) -> bool {
         let qpn = view::<Bth>(packet.packet, 0).map_or(Qpn::SMI, Bth::dest_qp);
         let qpns = self.member.qpns();
@@ -140,7 +140,7 @@ impl UdpReceiver {
     pub(super) fn serve(&mut self) -> io::Result<()> {
         let Some(mut members) = self.members.take() else { return Ok(()) };
         if members.member.admit(self.socket.as_fd()).is_err() {
-            members.counters.turned_away += 1;
+            members.counters.joiners_refused += 1;
         }
         members.take();
         let done = self.serve_gsi(&mut members);

@@ -1,9 +1,9 @@
-//! Mailboxes: by which the members of an address pass packets to each other.
+//! Forward queues, by which the members of an address pass packets to each other.
 //!
-//! The kernel steers a packet by its first BTH. One that it joined to another of a different queue
-//! pair, and one for queue pair 1, which all members have, come to one member and are passed on. A
-//! mailbox is a Unix socket that is connected to itself: whoever has its descriptor can put a
-//! message into it and take one out, and nobody else can.
+//! The kernel steers a packet by its first BTH. A packet that it joined to one of another queue
+//! pair, and a packet for queue pair 1, which all members have, come to one member and are
+//! forwarded. A forward queue is a Unix socket that is connected to itself: a process that has its
+//! descriptor can put a message in and take one out, and no other process can.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -38,11 +38,11 @@ pub(super) fn self_connected() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A mailbox.
+/// A queue of forwarded packets.
 #[derive(Debug)]
-pub(super) struct Mailbox(OwnedFd);
+pub(super) struct ForwardQueue(OwnedFd);
 
-impl Mailbox {
+impl ForwardQueue {
     pub(super) fn new() -> io::Result<Self> {
         let socket = self_connected()?;
         // As much as the system allows.
@@ -123,15 +123,15 @@ mod tests {
             };
             let mut message = vec![7; 5000];
             write(&received, &mut message);
-            let mailbox = Mailbox::new().unwrap();
-            assert!(mailbox.put(&message));
+            let queue = ForwardQueue::new().unwrap();
+            assert!(queue.put(&message));
             let mut room = [0; MESSAGE_MAX + 1];
-            let len = mailbox.take(&mut room).unwrap();
+            let len = queue.take(&mut room).unwrap();
             let read = read(&room[..len]).unwrap();
             assert_eq!((read.source, read.destination), (received.source, received.destination));
             assert_eq!((read.source_port, read.ecn), (0xc123, 3));
             assert_eq!((read.network, read.packet), (received.network, received.packet));
-            assert!(mailbox.take(&mut room).is_none());
+            assert!(queue.take(&mut room).is_none());
         }
     }
 
@@ -146,12 +146,12 @@ mod tests {
     }
 
     #[test]
-    fn full_mailbox_takes_nothing_and_holds_up_nobody() {
-        let mailbox = Mailbox::new().unwrap();
-        let count = (0..1_000_000).take_while(|_| mailbox.put(&[0; 400])).count();
+    fn full_queue_takes_nothing_and_does_not_wait() {
+        let queue = ForwardQueue::new().unwrap();
+        let count = (0..1_000_000).take_while(|_| queue.put(&[0; 400])).count();
         assert!((64..1_000_000).contains(&count), "{count}");
         let mut room = [0; MESSAGE_MAX + 1];
-        while mailbox.take(&mut room).is_some() {}
-        assert!(mailbox.put(&[0; 400]));
+        while queue.take(&mut room).is_some() {}
+        assert!(queue.put(&[0; 400]));
     }
 }

@@ -1,9 +1,9 @@
-//! How a process comes to the others at an address.
+//! Rendezvous: how a process becomes a member of an address.
 //!
-//! The first one listens at the [name](Place::name) of the address. Whoever comes later connects
-//! there, and gets an [`Invitation`]: the listener, and the store of all that the members share. So
-//! any member that is awake lets others in, and the name is there as long as one of them is. Both
-//! sides check that the other is of the same user; nothing is read from a visitor.
+//! The first one listens at the [name](UserSecret::name) of the address. A joiner, which comes
+//! later, connects there and gets a [`Membership`]: the listener, and the store of what members
+//! share. So any member that is awake admits others, and the name is there as long as one of them
+//! is. Both sides check that the other is of the same user; nothing is read from a joiner.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,9 +19,9 @@ use rustix::net::{
     connect, listen, recvmsg, sendmsg, socket_with, sockopt,
 };
 
-use super::place::Place;
 use super::steering::Multiplier;
 use super::store::Store;
+use super::user_secret::UserSecret;
 
 /// Names that are tried, if others have taken some.
 const ATTEMPTS: u8 = 4;
@@ -29,58 +29,58 @@ const ATTEMPTS: u8 = 4;
 /// Times that a name is tried: the last member may go while this process comes.
 const TRIES: u32 = 16;
 
-/// Time to wait for a member to let this process in. All of them may be stopped.
+/// Time to wait to be admitted. All members may be stopped.
 const ANSWER_WAIT: Duration = Duration::from_millis(500);
 
-/// Visitors that wait to be let in.
+/// Joiners that wait to be admitted.
 const BACKLOG: i32 = 64;
 
-/// Bytes of an invitation: its version and the multiplier.
+/// Bytes of a membership: its version and the multiplier.
 const INVITATION_LEN: usize = 8;
 
 /// Version of what members share.
 const VERSION: u32 = 1;
 
-/// Descriptors of an invitation: the listener and the store.
+/// Descriptors of a membership: the listener and the store.
 const DESCRIPTORS: usize = 2;
 
-/// Reason for which a process cannot meet others at an address.
+/// Reason for which a process cannot find the members of an address.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum MeetError {
+pub(crate) enum RendezvousError {
     #[error("the processes at this address do not answer: they are stopped, or of another version")]
     NoAnswer,
-    #[error("another user has taken the names by which processes at this address meet")]
+    #[error("another user has taken the names of this address")]
     Squatted,
-    #[error("cannot meet other processes at this address")]
+    #[error("cannot find the other processes at this address")]
     System(#[from] io::Error),
 }
 
-impl From<Errno> for MeetError {
+impl From<Errno> for RendezvousError {
     fn from(error: Errno) -> Self {
         Self::System(error.into())
     }
 }
 
-/// Processes that a process finds at an address.
-pub(super) enum Meeting {
-    /// Nobody. Those who come find this listener.
+/// Members that a process finds at an address.
+pub(super) enum Rendezvous {
+    /// None. Joiners find this listener.
     First {
         listener: OwnedFd,
-        /// Whether somebody was there a moment ago, and may still have the address.
+        /// Whether another process was there a moment ago, and may still have the address.
         was_another: bool,
     },
-    /// Others, which let it in.
-    Invited(Invitation),
+    /// Others, which admitted it.
+    Others(Membership),
 }
 
-/// What a process needs to become a member.
-pub(super) struct Invitation {
+/// Description of what the members of an address share.
+pub(super) struct Membership {
     pub(super) multiplier: Multiplier,
     pub(super) listener: OwnedFd,
     pub(super) store: Store,
 }
 
-impl Invitation {
+impl Membership {
     fn parse(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<Self> {
         let (version, rest) = bytes.split_first_chunk()?;
         let (multiplier, rest) = rest.split_first_chunk()?;
@@ -93,9 +93,9 @@ impl Invitation {
     }
 }
 
-/// Invites a visitor. One that has gone is none.
-pub(super) fn invite(
-    visitor: &OwnedFd,
+/// Admits a joiner. One that has gone is ignored.
+pub(super) fn admit(
+    joiner: &OwnedFd,
     multiplier: Multiplier,
     listener: BorrowedFd<'_>,
     store: &Store,
@@ -106,15 +106,15 @@ pub(super) fn invite(
     control.push(SendAncillaryMessage::ScmRights(&descriptors));
     let (version, multiplier) = (VERSION.to_ne_bytes(), multiplier.get().to_ne_bytes());
     let bytes = [IoSlice::new(&version), IoSlice::new(&multiplier)];
-    let _ = sendmsg(visitor, &bytes, &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    let _ = sendmsg(joiner, &bytes, &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// Returns the next who waits at a listener, if there is one; others than this user are turned
-/// away.
-pub(super) fn next_visitor(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+/// Returns the next joiner that waits at a listener, if there is one; those of other users are
+/// refused.
+pub(super) fn next_joiner(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     loop {
         match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(visitor) if is_own(visitor.as_fd()) => return Ok(Some(visitor)),
+            Ok(joiner) if is_own(joiner.as_fd()) => return Ok(Some(joiner)),
             Ok(_) | Err(Errno::INTR | Errno::CONNABORTED) => {}
             Err(Errno::AGAIN) => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -128,26 +128,30 @@ fn is_own(socket: BorrowedFd<'_>) -> bool {
     sockopt::socket_peercred(socket).is_ok_and(|credentials| credentials.uid == own)
 }
 
-/// Looks for others at an address, and joins them.
-pub(super) fn meet(place: &Place, address: IpAddr, interface: u32) -> Result<Meeting, MeetError> {
+/// Finds the members of an address.
+pub(super) fn find_members(
+    secret: &UserSecret,
+    address: IpAddr,
+    interface: u32,
+) -> Result<Rendezvous, RendezvousError> {
     for attempt in 0..ATTEMPTS {
-        let name = place.name(address, interface, attempt);
+        let name = secret.name(address, interface, attempt);
         let name = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
         for tried in 0..TRIES {
             if let Some(listener) = listen_at(&name)? {
-                return Ok(Meeting::First { listener, was_another: tried > 0 });
+                return Ok(Rendezvous::First { listener, was_another: tried > 0 });
             }
-            match visit(&name)? {
-                Answer::Invited(invitation) => return Ok(Meeting::Invited(invitation)),
+            match ask(&name)? {
+                Answer::Others(membership) => return Ok(Rendezvous::Others(membership)),
                 Answer::Gone => {}
                 Answer::Stranger => break,
             }
         }
     }
-    Err(MeetError::Squatted)
+    Err(RendezvousError::Squatted)
 }
 
-/// Listens at a name, unless somebody does.
+/// Listens at a name, unless another process does.
 fn listen_at(name: &SocketAddrUnix) -> io::Result<Option<OwnedFd>> {
     let socket = unix_socket()?;
     match bind(&socket, name) {
@@ -164,22 +168,22 @@ fn unix_socket() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Answer to a visit.
+/// Answer of the members of an address.
 enum Answer {
-    Invited(Invitation),
+    Others(Membership),
     /// The last member has gone, or was about to.
     Gone,
-    /// Somebody else has the name.
+    /// Another user has the name.
     Stranger,
 }
 
-fn visit(name: &SocketAddrUnix) -> Result<Answer, MeetError> {
+fn ask(name: &SocketAddrUnix) -> Result<Answer, RendezvousError> {
     let socket = unix_socket()?;
     match connect(&socket, name) {
         Ok(()) => {}
         Err(Errno::CONNREFUSED) => return Ok(Answer::Gone),
         // As many wait as the listener has room for.
-        Err(Errno::AGAIN) => return Err(MeetError::NoAnswer),
+        Err(Errno::AGAIN) => return Err(RendezvousError::NoAnswer),
         Err(error) => return Err(error.into()),
     }
     if !is_own(socket.as_fd()) {
@@ -188,7 +192,7 @@ fn visit(name: &SocketAddrUnix) -> Result<Answer, MeetError> {
     let wait = Timespec::try_from(ANSWER_WAIT).map_err(io::Error::other)?;
     let mut polled = [PollFd::new(&socket, PollFlags::IN)];
     if poll(&mut polled, Some(&wait))? == 0 {
-        return Err(MeetError::NoAnswer);
+        return Err(RendezvousError::NoAnswer);
     }
     let mut bytes = [0; INVITATION_LEN + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -208,58 +212,59 @@ fn visit(name: &SocketAddrUnix) -> Result<Answer, MeetError> {
     match bytes.get(..len) {
         Some([]) | None => Ok(Answer::Gone),
         Some(bytes) => {
-            let invitation = Invitation::parse(bytes, descriptors).ok_or(MeetError::NoAnswer)?;
-            Ok(Answer::Invited(invitation))
+            let membership =
+                Membership::parse(bytes, descriptors).ok_or(RendezvousError::NoAnswer)?;
+            Ok(Answer::Others(membership))
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::place::tests::Folder;
+    use super::super::user_secret::tests::Folder;
     use super::*;
 
-    fn first(place: &Place, address: IpAddr) -> OwnedFd {
-        match meet(place, address, 1).unwrap() {
-            Meeting::First { listener, .. } => listener,
-            Meeting::Invited(_) => panic!("nobody was there"),
+    fn first(secret: &UserSecret, address: IpAddr) -> OwnedFd {
+        match find_members(secret, address, 1).unwrap() {
+            Rendezvous::First { listener, .. } => listener,
+            Rendezvous::Others(_) => panic!("the address was free"),
         }
     }
 
-    /// Somebody comes and is invited by who has this listener and this store.
+    /// A joiner comes and is admitted by a member with this listener and this store.
     fn come(
-        place: &Place,
+        secret: &UserSecret,
         address: IpAddr,
         multiplier: Multiplier,
         listener: &OwnedFd,
         store: &Store,
-    ) -> Invitation {
+    ) -> Membership {
         std::thread::scope(|scope| {
-            let guest = scope.spawn(|| meet(place, address, 1));
-            let visitor = loop {
-                match next_visitor(listener.as_fd()).unwrap() {
-                    Some(visitor) => break visitor,
+            let joining = scope.spawn(|| find_members(secret, address, 1));
+            let joiner = loop {
+                match next_joiner(listener.as_fd()).unwrap() {
+                    Some(joiner) => break joiner,
                     None => std::thread::yield_now(),
                 }
             };
-            invite(&visitor, multiplier, listener.as_fd(), store);
-            match guest.join().unwrap().unwrap() {
-                Meeting::Invited(invitation) => invitation,
-                Meeting::First { .. } => panic!("somebody is there"),
+            admit(&joiner, multiplier, listener.as_fd(), store);
+            match joining.join().unwrap().unwrap() {
+                Rendezvous::Others(membership) => membership,
+                Rendezvous::First { .. } => panic!("there is a member"),
             }
         })
     }
 
     #[test]
     fn those_who_come_later_get_what_the_first_has_and_let_others_in() {
-        let folder = Folder::new("meeting");
-        let place = Place::open_in(&folder.0).unwrap();
+        let folder = Folder::new("rendezvous");
+        let secret = UserSecret::open_in(&folder.0).unwrap();
         let address = IpAddr::from([127, 47, 31, 1]);
-        let listener = first(&place, address);
+        let listener = first(&secret, address);
         let multiplier = Multiplier::new(0x12_3456);
         let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         let store = Store::from_fd(eventfd);
-        let second = come(&place, address, multiplier, &listener, &store);
+        let second = come(&secret, address, multiplier, &listener, &store);
         assert_eq!(second.multiplier, multiplier);
         rustix::io::write(second.store.fd(), &5_u64.to_ne_bytes()).unwrap();
         let mut number = [0; 8];
@@ -267,17 +272,17 @@ mod tests {
         assert_eq!(u64::from_ne_bytes(number), 5);
         // The first goes, and the name stays.
         drop((listener, store));
-        let third = come(&place, address, multiplier, &second.listener, &second.store);
+        let third = come(&secret, address, multiplier, &second.listener, &second.store);
         drop((second, third));
-        assert!(matches!(meet(&place, address, 1).unwrap(), Meeting::First { .. }));
+        assert!(matches!(find_members(&secret, address, 1).unwrap(), Rendezvous::First { .. }));
     }
 
     #[test]
     fn members_that_do_not_answer_are_given_up() {
         let folder = Folder::new("silent");
-        let place = Place::open_in(&folder.0).unwrap();
+        let secret = UserSecret::open_in(&folder.0).unwrap();
         let address = IpAddr::from([127, 47, 31, 2]);
-        let _silent = first(&place, address);
-        assert!(matches!(meet(&place, address, 1), Err(MeetError::NoAnswer)));
+        let _silent = first(&secret, address);
+        assert!(matches!(find_members(&secret, address, 1), Err(RendezvousError::NoAnswer)));
     }
 }

@@ -1,9 +1,9 @@
-//! Where processes of one user meet: names that only they can tell.
+//! The secret of a user, from which its processes compute the names where they find each other.
 //!
 //! A name is one of an abstract socket, which belongs to a network namespace and is gone with the
 //! last process that has it. It is computed from a secret in a directory that only this user can
-//! read: nobody else can take a name before it is used. Whoever takes it later is found out by its
-//! credentials, and the next name is tried.
+//! read: no other user can take a name before it is used. One that takes it later is found out by
+//! its credentials, and the next name is tried.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -21,9 +21,9 @@ const SECRET_LEN: usize = 32;
 /// File of the secret in the directory.
 const SECRET_FILE: &str = "secret";
 
-/// Reason for which processes of this user cannot meet.
+/// Reason for which processes of this user cannot find each other.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PlaceError {
+pub(crate) enum SecretError {
     #[error("{0}: {1}")]
     System(PathBuf, #[source] io::Error),
     #[error("{0} is no directory of this user alone")]
@@ -33,20 +33,21 @@ pub(crate) enum PlaceError {
 }
 
 /// The secret of a user, from which names are computed.
-pub(crate) struct Place {
+pub(crate) struct UserSecret {
     secret: [u8; SECRET_LEN],
 }
 
-impl Place {
-    /// Opens the place of this user: `$XDG_RUNTIME_DIR/roce`, or `/tmp/roce-UID`.
-    pub(crate) fn open() -> Result<Self, PlaceError> {
+impl UserSecret {
+    /// Reads the secret of this user in `$XDG_RUNTIME_DIR/roce` or `/tmp/roce-UID`; makes it if
+    /// there is none.
+    pub(crate) fn open() -> Result<Self, SecretError> {
         Self::open_in(&directory(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)))
     }
 
-    pub(super) fn open_in(directory: &Path) -> Result<Self, PlaceError> {
+    pub(super) fn open_in(directory: &Path) -> Result<Self, SecretError> {
         let folder = private_directory(directory)?;
         let file = directory.join(SECRET_FILE);
-        let system = |error: io::Error| PlaceError::System(file.clone(), error);
+        let system = |error: io::Error| SecretError::System(file.clone(), error);
         let secret = match read_secret(folder.as_fd()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 write_secret(folder.as_fd()).map_err(system)?;
@@ -55,11 +56,11 @@ impl Place {
             read => read,
         };
         let secret = secret.map_err(system)?;
-        Ok(Self { secret: secret.ok_or(PlaceError::NotSecret(file))? })
+        Ok(Self { secret: secret.ok_or(SecretError::NotSecret(file))? })
     }
 
-    /// Returns the name of the meeting at an address of an interface. If somebody else has one, the
-    /// next is tried.
+    /// Returns the name where the members of an address of an interface are found. If another user
+    /// has it, the next is tried.
     pub(crate) fn name(&self, address: IpAddr, interface: u32, attempt: u8) -> String {
         let tag = Proof::new(&self.secret, "roce shared address 1")
             .field("address", address.to_canonical().to_string().as_bytes())
@@ -94,7 +95,7 @@ fn outer_uid(uid: u32, map: &str) -> u32 {
     map.lines().find_map(outer).unwrap_or(uid)
 }
 
-/// Whether a path is a directory that belongs to this user, and that nobody else can enter.
+/// Whether a path is a directory that belongs to this user, and that no other user can enter.
 fn is_private(path: &Path) -> bool {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::PATH;
     rustix::fs::open(path, flags, Mode::empty()).is_ok_and(|folder| is_own(&folder, 0o077))
@@ -107,8 +108,8 @@ fn is_own(file: &OwnedFd, others: u32) -> bool {
 }
 
 /// Opens the directory, and makes it if there is none.
-fn private_directory(path: &Path) -> Result<OwnedFd, PlaceError> {
-    let system = |error: rustix::io::Errno| PlaceError::System(path.into(), error.into());
+fn private_directory(path: &Path) -> Result<OwnedFd, SecretError> {
+    let system = |error: rustix::io::Errno| SecretError::System(path.into(), error.into());
     match rustix::fs::mkdir(path, Mode::RWXU) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => {}
         Err(error) => return Err(system(error)),
@@ -118,12 +119,12 @@ fn private_directory(path: &Path) -> Result<OwnedFd, PlaceError> {
         Ok(folder) => folder,
         // A symbolic link, or a file.
         Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => {
-            return Err(PlaceError::NotPrivate(path.into()));
+            return Err(SecretError::NotPrivate(path.into()));
         }
         Err(error) => return Err(system(error)),
     };
     if !is_own(&folder, 0o077) {
-        return Err(PlaceError::NotPrivate(path.into()));
+        return Err(SecretError::NotPrivate(path.into()));
     }
     Ok(folder)
 }
@@ -175,7 +176,7 @@ pub(super) mod tests {
     impl Folder {
         pub(in crate::link::share) fn new(name: &str) -> Self {
             let path =
-                std::env::temp_dir().join(format!("roce-place-{name}-{}", std::process::id()));
+                std::env::temp_dir().join(format!("roce-secret-{name}-{}", std::process::id()));
             let _ = fs::remove_dir_all(&path);
             Self(path)
         }
@@ -191,7 +192,7 @@ pub(super) mod tests {
     #[test]
     fn names_are_the_same_in_all_processes_and_differ_by_address() {
         let folder = Folder::new("names");
-        let [one, other] = [(); 2].map(|()| Place::open_in(&folder.0).unwrap());
+        let [one, other] = [(); 2].map(|()| UserSecret::open_in(&folder.0).unwrap());
         let address = IpAddr::from([127, 0, 0, 1]);
         assert_eq!(one.name(address, 1, 0), other.name(address, 1, 0));
         let names = [
@@ -203,7 +204,7 @@ pub(super) mod tests {
         assert_eq!(names.iter().collect::<std::collections::BTreeSet<_>>().len(), 4);
         assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
         drop(fs::remove_file(folder.0.join(SECRET_FILE)));
-        let another = Place::open_in(&folder.0).unwrap();
+        let another = UserSecret::open_in(&folder.0).unwrap();
         assert_ne!(one.name(address, 1, 0), another.name(address, 1, 0));
     }
 
@@ -219,19 +220,19 @@ pub(super) mod tests {
     #[test]
     fn directory_or_secret_that_others_reach_is_refused() {
         let folder = Folder::new("others");
-        drop(Place::open_in(&folder.0).unwrap());
+        drop(UserSecret::open_in(&folder.0).unwrap());
         let secret = folder.0.join(SECRET_FILE);
         fs::set_permissions(&secret, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(matches!(Place::open_in(&folder.0), Err(PlaceError::NotSecret(_))));
+        assert!(matches!(UserSecret::open_in(&folder.0), Err(SecretError::NotSecret(_))));
         fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(matches!(Place::open_in(&folder.0), Err(PlaceError::NotPrivate(_))));
+        assert!(matches!(UserSecret::open_in(&folder.0), Err(SecretError::NotPrivate(_))));
     }
 
     #[test]
     fn symbolic_link_in_its_place_is_refused() {
         let (folder, link) = (Folder::new("target"), Folder::new("link"));
-        drop(Place::open_in(&folder.0).unwrap());
+        drop(UserSecret::open_in(&folder.0).unwrap());
         symlink(&folder.0, &link.0).unwrap();
-        assert!(matches!(Place::open_in(&link.0), Err(PlaceError::NotPrivate(_))));
+        assert!(matches!(UserSecret::open_in(&link.0), Err(SecretError::NotPrivate(_))));
     }
 }
