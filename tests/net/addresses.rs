@@ -34,10 +34,11 @@ fn server_of_another_process_at_an_address_of_this_machine_is_reached() {
         // The route names the server's own address, which the client shares.
         assert_eq!(echo([10, 30, 0, 1], port), "10.30.0.1");
         // A program that does not share its address has it: the client takes one of loopback.
-        ip("address add 10.30.0.2/24 dev lo");
-        let _taken = std::net::UdpSocket::bind("10.30.0.2:4791").unwrap();
-        let endpoint = Endpoint::towards("10.30.0.2:1".parse().unwrap()).unwrap();
-        let from = endpoint.listen("0.0.0.0:0").unwrap().local_addr().unwrap().to_string();
+        ip("address add 10.33.0.1/24 dev lo");
+        let _taken = std::net::UdpSocket::bind("10.33.0.1:4791").unwrap();
+        let endpoint = Endpoint::towards("10.33.0.1:1".parse().unwrap()).unwrap();
+        let connection = endpoint.connect(("10.30.0.1", port)).unwrap();
+        let from = connection.local_addr().unwrap().to_string();
         assert!(from.starts_with("127.0.0."), "{from}");
     });
 }

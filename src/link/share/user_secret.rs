@@ -151,7 +151,7 @@ fn write_secret(folder: BorrowedFd<'_>) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let file = rustix::fs::openat(folder, &unfinished, flags, Mode::RUSR | Mode::WUSR)?;
     let written = File::from(file).write_all(secret);
-    let placed = written.and_then(|()| {
+    written.and_then(|()| {
         let flags = RenameFlags::NOREPLACE;
         match rustix::fs::renameat_with(folder, &unfinished, folder, SECRET_FILE, flags) {
             Ok(()) => Ok(()),
@@ -160,8 +160,7 @@ fn write_secret(folder: BorrowedFd<'_>) -> io::Result<()> {
                 if error == rustix::io::Errno::EXIST { Ok(()) } else { Err(error.into()) }
             }
         }
-    });
-    placed
+    })
 }
 
 #[cfg(test)]
@@ -220,7 +219,7 @@ pub(super) mod tests {
     #[test]
     fn directory_or_secret_that_others_reach_is_refused() {
         let folder = Folder::new("others");
-        drop(UserSecret::open_in(&folder.0).unwrap());
+        UserSecret::open_in(&folder.0).unwrap();
         let secret = folder.0.join(SECRET_FILE);
         fs::set_permissions(&secret, fs::Permissions::from_mode(0o644)).unwrap();
         assert!(matches!(UserSecret::open_in(&folder.0), Err(SecretError::NotSecret(_))));
@@ -231,7 +230,7 @@ pub(super) mod tests {
     #[test]
     fn symbolic_link_in_its_place_is_refused() {
         let (folder, link) = (Folder::new("target"), Folder::new("link"));
-        drop(UserSecret::open_in(&folder.0).unwrap());
+        UserSecret::open_in(&folder.0).unwrap();
         symlink(&folder.0, &link.0).unwrap();
         assert!(matches!(UserSecret::open_in(&link.0), Err(SecretError::NotPrivate(_))));
     }

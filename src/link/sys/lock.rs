@@ -13,8 +13,8 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 fn range(kind: c_int, bytes: Range<u64>) -> io::Result<libc::flock> {
     // SAFETY: all its fields are numbers, for which zero is valid.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };
-    range.l_type = kind as c_short;
-    range.l_whence = libc::SEEK_SET as c_short;
+    range.l_type = c_short::try_from(kind).map_err(io::Error::other)?;
+    range.l_whence = c_short::try_from(libc::SEEK_SET).map_err(io::Error::other)?;
     let len = bytes.end.saturating_sub(bytes.start);
     range.l_start = bytes.start.try_into().map_err(io::Error::other)?;
     range.l_len = len.try_into().map_err(io::Error::other)?;
