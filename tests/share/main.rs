@@ -15,6 +15,11 @@
 #[path = "../common/loopback.rs"]
 mod loopback;
 #[path = "../common/needs.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test is a crate of its own and uses a part of it"
+)]
 mod needs;
 #[path = "../common/process.rs"]
 mod process;
