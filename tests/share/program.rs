@@ -51,7 +51,7 @@ fn transfer(endpoint: &Endpoint, to: SocketAddr, seed: u64) -> Result<(), roce::
     let connection = endpoint.connect(to)?;
     for number in 0..MESSAGES {
         let message: Vec<u8> =
-            (0..MESSAGE).map(|at| (seed ^ number * 31 ^ at as u64).to_le_bytes()[0]).collect();
+            (0..MESSAGE).map(|at| (seed ^ (number * 31) ^ at as u64).to_le_bytes()[0]).collect();
         connection.send(&message)?;
         let returned = connection.recv()?;
         assert!(returned == Some(message), "message {number} of {seed}");
