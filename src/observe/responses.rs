@@ -175,7 +175,7 @@ impl ResponseRuns {
             }
         }
         let after_copy = self.copy.take().is_some_and(|copy| copy + 1 == sequence);
-        if self.skipped_before(sequence, holds) > 1 && self.has_come(sequence) && !after_copy {
+        if !after_copy && self.has_come(sequence) && self.skipped_before(sequence, holds) > 1 {
             self.copy = Some(sequence);
             return Arrival::Stray;
         }
