@@ -81,10 +81,13 @@ pub(crate) enum Attempt {
     /// The operation has to wait until a byte can be read from this descriptor, and to be tried
     /// again.
     Wait(c_int),
+    /// The descriptor was closed by another thread during the call.
+    Closed,
 }
 
 unsafe extern "C-unwind" {
     fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize;
+    fn pause() -> c_int;
 }
 
 unsafe extern "C" {
@@ -98,13 +101,41 @@ unsafe extern "C" {
 /// It waits by `read`, as the kernel's channels are waited for: after a signal, that goes on if the
 /// handler was installed with `SA_RESTART`, and fails with `EINTR` if not. `poll` always fails.
 #[inline]
-pub(crate) fn waiting(mut attempt: impl FnMut(bool) -> Result<Attempt> + Copy) -> c_int {
+pub(crate) fn waiting(attempt: impl FnMut(bool) -> Result<Attempt> + Copy) -> c_int {
+    waiting_or(attempt, || {})
+}
+
+/// A call as [`waiting`], of a file that another thread may close meanwhile: the thread stays
+/// blocked then, as in a call of the kernel, until it is canceled or the process ends.
+pub(crate) fn waiting_on_file(attempt: impl FnMut(bool) -> Result<Attempt> + Copy) -> c_int {
+    waiting_or(attempt, || {
+        loop {
+            // SAFETY: a system call without arguments.
+            unsafe { pause() };
+        }
+    })
+}
+
+/// A call that waits; `closed` is called if the descriptor is closed while it does.
+#[inline]
+fn waiting_or(
+    mut attempt: impl FnMut(bool) -> Result<Attempt> + Copy,
+    closed: impl Fn() + Copy,
+) -> c_int {
     let mut has_waited = false;
     loop {
         let fd = match guarded(|| attempt(has_waited)) {
             Ok(Attempt::Done) => return 0,
             Ok(Attempt::Wait(fd)) => fd,
+            Ok(Attempt::Closed) => {
+                closed();
+                set_errno(libc::EBADF);
+                return -1;
+            }
             Err(Failed(code)) => {
+                if has_waited && code == libc::EBADF {
+                    closed();
+                }
                 set_errno(code);
                 return -1;
             }
@@ -115,6 +146,7 @@ pub(crate) fn waiting(mut attempt: impl FnMut(bool) -> Result<Attempt> + Copy) -
             1.. => {}
             // The channel was destroyed meanwhile.
             0 => {
+                closed();
                 set_errno(libc::EBADF);
                 return -1;
             }

@@ -63,7 +63,7 @@ fn wait(call: &Call<'_>) -> Result<Attempt> {
     }
     // The number may stand for another file by now, which must not be read from.
     if channel::target(call.fd) != Target::Channel(call.channel.id) {
-        return Err(Failed(libc::EBADF));
+        return Ok(Attempt::Closed);
     }
     call.channel.begin_wait();
     Ok(Attempt::Wait(call.fd))

@@ -20,7 +20,7 @@ use super::channel::{Target, target};
 use super::descriptors::DESCRIPTORS;
 use super::{Process, channel, commands};
 use crate::behind::{Behind, call_behind};
-use crate::call::{Failed, Result, caught, number, set_errno, waiting};
+use crate::call::{Failed, Result, caught, number, set_errno, waiting_on_file};
 use crate::share::File;
 use roce::cm::ChannelId;
 
@@ -176,7 +176,7 @@ fn is_still(fd: c_int, channel: ChannelId) -> bool {
 
 /// Executes a command; how many bytes were written.
 fn command(target: Target, fd: c_int, bytes: *const c_void, len: usize) -> isize {
-    match waiting(|has_waited| commands::write(target, fd, bytes, len, has_waited)) {
+    match waiting_on_file(|has_waited| commands::write(target, fd, bytes, len, has_waited)) {
         0 => isize::try_from(len).unwrap_or(isize::MAX),
         _ => -1,
     }
