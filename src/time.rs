@@ -52,7 +52,7 @@ impl Instant {
     }
 
     /// `self` less `duration`, or the origin.
-    pub(crate) fn saturating_sub(self, duration: Duration) -> Self {
+    pub fn saturating_sub(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(duration)))
     }
 }
