@@ -84,6 +84,16 @@ impl Claim {
         slots.filter_map(|slot| u8::try_from(slot).ok())
     }
 
+    /// Runs `work` while no other member has a slot, or can claim it; not at all if one has it.
+    pub(super) fn while_free(&self, slot: u8, work: impl FnOnce()) {
+        if try_lock(self.file.as_fd(), slot.into()).unwrap_or(false) {
+            work();
+            if slot != self.slot {
+                let _ = unlock(self.file.as_fd(), slot.into());
+            }
+        }
+    }
+
     /// Takes a role, if no other has it; returns whether it is this one's now.
     pub(crate) fn take(&self, role: Role) -> bool {
         try_lock(self.file.as_fd(), role.byte()).unwrap_or(false)
@@ -122,6 +132,20 @@ mod tests {
         drop(second);
         assert_eq!(third.others().collect::<Vec<_>>(), [0]);
         assert_eq!(claim().slot(), 1);
+    }
+
+    #[test]
+    fn work_on_a_free_slot_keeps_others_from_it() {
+        let shared = create().unwrap();
+        let claim = || Claim::new(shared.as_fd()).unwrap().unwrap();
+        let (first, second) = (claim(), claim());
+        let mut done = Vec::new();
+        for slot in 0..3 {
+            first.while_free(slot, || done.push((slot, claim().slot())));
+        }
+        // Its own slot and a free one, not that of another.
+        assert_eq!(done, [(0, 2), (2, 3)]);
+        assert_eq!([first.slot(), second.slot(), claim().slot()], [0, 1, 2]);
     }
 
     #[test]

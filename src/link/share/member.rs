@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::fs::{Mode, OFlags};
 use rustix::net::{RecvFlags, recv, sockopt};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use socket2::Socket;
 
 use super::claims::{self, Claim};
 use super::forward::{self, ForwardQueue, MESSAGE_MAX};
+use super::namespace::Namespace;
 use super::rendezvous::{
     Membership, Rendezvous, RendezvousError, admit, find_members, next_joiner,
 };
@@ -71,9 +70,7 @@ pub(crate) struct Member {
     claims: OwnedFd,
     claim: Arc<Claim>,
     listener: OwnedFd,
-    /// The network namespace of the address, if it can be known: the NIC may be driven by a thread
-    /// in another one.
-    namespace: Option<OwnedFd>,
+    namespace: Namespace,
     /// Readable when a joiner, a MAD or a forwarded packet waits.
     events: OwnedFd,
     /// `None` as long as the NIC is alone.
@@ -106,8 +103,21 @@ pub(crate) fn join(
     interface: u32,
     open: OpenSocket,
 ) -> Result<(Socket, Member), JoinError> {
-    let (secret, at) = (UserSecret::open()?, At { local, interface, open });
-    match find_members(&secret, local.ip(), interface)? {
+    let at = At { local, interface, open };
+    let mut result = Err(JoinError::Taken);
+    // Members of an address may have come to it by any of the secrets.
+    for secret in UserSecret::all()? {
+        result = join_by(&secret, at);
+        if !matches!(result, Err(JoinError::Taken)) {
+            break;
+        }
+    }
+    result
+}
+
+/// Joins those at an address who know a secret, or is the first there.
+fn join_by(secret: &UserSecret, at: At) -> Result<(Socket, Member), JoinError> {
+    match find_members(secret, at.local.ip(), at.interface)? {
         Rendezvous::First { listener, was_another } => {
             let tries = if was_another { LEAVING_TRIES } else { 0 };
             let multiplier = random_multiplier()?;
@@ -117,21 +127,6 @@ pub(crate) fn join(
             Ok((socket, Member::new(at, multiplier, claims, claim, listener)?))
         }
         Rendezvous::Others(membership) => join_others(at, membership),
-    }
-}
-
-/// Opens the network namespace of this thread.
-fn own_namespace() -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    Ok(rustix::fs::open("/proc/thread-self/ns/net", flags, Mode::empty())?)
-}
-
-/// Whether a network namespace is that of this thread, as far as it can be known.
-fn is_own_namespace(namespace: &OwnedFd) -> bool {
-    let number = |it: &OwnedFd| rustix::fs::fstat(it).map(|stat| (stat.st_dev, stat.st_ino));
-    match (number(namespace), own_namespace().map(|own| number(&own))) {
-        (Ok(it), Ok(Ok(own))) => it == own,
-        _ => true,
     }
 }
 
@@ -176,17 +171,18 @@ fn join_others(at: At, membership: Membership) -> Result<(Socket, Member), JoinE
     let socket = sockets.swap_remove(slot.into());
     let queue = ForwardQueue::from_fd(queues.swap_remove(slot.into()));
     let mut member = Member::new(at, multiplier, claims, claim, listener)?;
-    member.keep(Group::new(store, gsi, queue))?;
+    member.enter(Group::new(store, gsi, queue))?;
     Ok((socket.into(), member))
 }
 
-/// Removes what came for members that have gone, and what would come.
+/// Removes what came for members that have gone, and what would come: of its own slot, and of those
+/// that are free.
 fn discard_unclaimed(own: &Claim, sockets: &[OwnedFd], queues: &[OwnedFd]) {
-    let claimed: Vec<u8> = own.others().collect();
-    let all = (0..SLOTS).zip(sockets.iter().zip(queues));
-    for (_, (socket, queue)) in all.filter(|(slot, _)| !claimed.contains(slot)) {
-        discard(socket.as_fd());
-        discard(queue.as_fd());
+    for (slot, (socket, queue)) in (0..SLOTS).zip(sockets.iter().zip(queues)) {
+        own.while_free(slot, || {
+            discard(socket.as_fd());
+            discard(queue.as_fd());
+        });
     }
 }
 
@@ -234,7 +230,7 @@ impl Member {
             claims,
             claim: Arc::new(claim),
             listener,
-            namespace: own_namespace().ok(),
+            namespace: Namespace::current(),
             events,
             group: None,
             address_fds,
@@ -243,7 +239,7 @@ impl Member {
     }
 
     /// Shares the address from now on.
-    fn keep(&mut self, group: Group) -> io::Result<()> {
+    fn enter(&mut self, group: Group) -> io::Result<()> {
         for fd in [group.gsi.as_fd(), group.queue.fd()] {
             epoll::add(&self.events, fd, EventData::new_u64(0), EventFlags::IN)?;
         }
@@ -297,29 +293,14 @@ impl Member {
                 }
             };
             if self.group.is_none() {
-                let group = self.in_namespace(|| self.open_to_others(own))?;
-                self.keep(group)?;
+                let group = self.namespace.run(|| self.open_to_others(own))?;
+                self.enter(group)?;
             }
             if let Some(group) = &self.group {
                 admit(&joiner, self.multiplier, self.listener.as_fd(), &group.store);
             }
         }
         Ok(())
-    }
-
-    /// Runs `open` in the network namespace of the address.
-    fn in_namespace<T: Send>(&self, open: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-        let Some(namespace) = self.namespace.as_ref().filter(|it| !is_own_namespace(it)) else {
-            return open();
-        };
-        std::thread::scope(|scope| {
-            let opened = scope.spawn(|| {
-                let kind = Some(LinkNameSpaceType::Network);
-                move_into_link_name_space(namespace.as_fd(), kind)?;
-                open()
-            });
-            opened.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
-        })
     }
 
     /// Opens what the members of an address share. The order of sockets is that of the group, in

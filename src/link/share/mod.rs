@@ -9,6 +9,7 @@
 //! | `claims` | which slots of the address have an owner |
 //! | `steering` | the program by which the kernel finds the socket of a packet |
 //! | `forward` | packets that one process forwards to another |
+//! | `namespace` | the network namespace of an address |
 //! | `member` | a NIC at an address: alone until another comes, then one of several |
 //!
 //! No process receives for another, and none holds a lock that another waits for. One that is
@@ -17,6 +18,7 @@
 mod claims;
 mod forward;
 mod member;
+mod namespace;
 mod rendezvous;
 mod steering;
 mod store;

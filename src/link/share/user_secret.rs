@@ -38,10 +38,22 @@ pub(crate) struct UserSecret {
 }
 
 impl UserSecret {
-    /// Reads the secret of this user in `$XDG_RUNTIME_DIR/roce` or `/tmp/roce-UID`; makes it if
-    /// there is none.
-    pub(crate) fn open() -> Result<Self, SecretError> {
-        Self::open_in(&directory(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)))
+    /// Reads the secrets of this user, in `$XDG_RUNTIME_DIR/roce`, `/run/user/UID/roce` and
+    /// `/tmp/roce-UID`, as far as these can be; makes those that are missing. Not every process
+    /// knows of its user's session, so there may be several.
+    pub(crate) fn all() -> Result<Vec<Self>, SecretError> {
+        let mut opened = Vec::new();
+        let mut failure = None;
+        for directory in directories(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)) {
+            match Self::open_in(&directory) {
+                Ok(secret) => opened.push(secret),
+                Err(error) => failure = Some(error),
+            }
+        }
+        match failure {
+            Some(error) if opened.is_empty() => Err(error),
+            _ => Ok(opened),
+        }
     }
 
     pub(super) fn open_in(directory: &Path) -> Result<Self, SecretError> {
@@ -72,15 +84,17 @@ impl UserSecret {
     }
 }
 
-/// The directory: that of the session, if it is one of this user alone, or one in `/tmp`.
-fn directory(of_session: Option<PathBuf>) -> PathBuf {
+/// Returns the directories: that of the session, if it is one of this user alone, and one in
+/// `/tmp`.
+fn directories(of_session: Option<PathBuf>) -> Vec<PathBuf> {
     let own = rustix::process::geteuid().as_raw();
-    let of_session = of_session.filter(|path| path.is_absolute() && is_private(path));
-    let of_user = || {
-        let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-        format!("/tmp/roce-{}", outer_uid(own, &map)).into()
-    };
-    of_session.map_or_else(of_user, |path| path.join("roce"))
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let user = outer_uid(own, &map);
+    let usual = PathBuf::from(format!("/run/user/{user}"));
+    let of_session = of_session.filter(|path| path.is_absolute() && *path != usual);
+    let of_sessions = of_session.into_iter().chain([usual]).filter(|path| is_private(path));
+    let all = of_sessions.map(|path| path.join("roce"));
+    all.chain([PathBuf::from(format!("/tmp/roce-{user}"))]).collect()
 }
 
 /// Returns the number of a user outside of its user namespace, by the namespace's map: users of
@@ -205,6 +219,19 @@ pub(super) mod tests {
         drop(fs::remove_file(folder.0.join(SECRET_FILE)));
         let another = UserSecret::open_in(&folder.0).unwrap();
         assert_ne!(one.name(address, 1, 0), another.name(address, 1, 0));
+    }
+
+    #[test]
+    fn directory_of_the_session_comes_first_if_it_is_private() {
+        let folder = Folder::new("session");
+        fs::create_dir(&folder.0).unwrap();
+        let found = || directories(Some(folder.0.clone()));
+        fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(found().first(), Some(&folder.0.join("roce")));
+        fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(!found().contains(&folder.0.join("roce")));
+        assert!(found().last().unwrap().starts_with("/tmp"));
+        assert_eq!(directories(Some("relative".into())), directories(None));
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub(super) static COLUMNS: [Definition<Connection>; 21] = [
 ];
 
 /// The columns of what one end requested: once with `a_` and once with `b_` before their names.
-static DIRECTION: [Definition<Direction>; 36] = [
+static DIRECTION: [Definition<Direction>; 37] = [
     Definition::new("request_packets", Kind::Int, |requests| requests.request_packets.into()),
     Definition::new("response_packets", Kind::Int, |requests| requests.response_packets.into()),
     Definition::new("wire_bytes", Kind::Int, |requests| requests.wire_bytes.into()),
