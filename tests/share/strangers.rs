@@ -1,5 +1,6 @@
 //! Others than the user of an address.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -95,8 +96,9 @@ fn squat(name: &str) -> OwnedFd {
     socket
 }
 
-/// The names where programs find each other: every user can see them while they are used.
-fn meeting_names() -> Vec<String> {
+/// The names where programs find each other, which every user can see while they are used. A
+/// connection has the name of its listener, too.
+fn meeting_names() -> BTreeSet<String> {
     let table = std::fs::read_to_string("/proc/net/unix").unwrap();
     let names = table.lines().filter_map(|line| line.split_once('@')).map(|(_, name)| name);
     names.filter(|name| name.starts_with("roce ") && name.len() == 37).map(Into::into).collect()
@@ -116,7 +118,8 @@ fn other_users_stay_out() {
         inside.args(["strangers::other_users_stay_out", "--exact", "--nocapture"]);
         let output = inside.env(INSIDE, "1").output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && said.contains("1 passed"), "{said}{errors}");
         return;
     }
     // Where another user can execute it.
@@ -136,9 +139,9 @@ fn other_users_stay_out() {
 
     let address = IpAddr::from(loopback(201, 2));
     let (first, second) = (open(address).unwrap(), open(address).unwrap());
-    let used = meeting_names();
+    let used: Vec<String> = meeting_names().into_iter().collect();
     let output = stranger(format!("try {address}")).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{output:?}");
     drop((first, second));
 
     // The stranger has seen the names, and takes them when they are free: others are used.

@@ -37,8 +37,11 @@ pub(crate) fn set_option(
 /// Lets a program choose the socket that gets a packet, of those that share the port of this one.
 pub(crate) fn attach_steering(fd: BorrowedFd<'_>, program: &[libc::sock_filter]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(io::Error::other)?;
-    // The kernel does not write to it.
-    let value = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+    // SAFETY: its fields are a number and a pointer, for which zero is valid. Between them are bytes
+    // that the kernel copies.
+    let mut value: libc::sock_fprog = unsafe { std::mem::zeroed() };
+    // The kernel does not write to the program.
+    (value.len, value.filter) = (len, program.as_ptr().cast_mut());
     let (value, size) = ((&raw const value).cast(), size_of::<libc::sock_fprog>());
     let size = libc::socklen_t::try_from(size).map_err(io::Error::other)?;
     let (level, name) = (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF);
