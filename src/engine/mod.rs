@@ -126,11 +126,12 @@ pub struct Engine {
 impl Engine {
     /// An engine without objects. Its QPNs, keys and initial PSNs follow from `seed`, which in a
     /// live NIC is secret: 128 bits from the operating system ([`Seed::from_bytes`]).
-    pub fn new(mut config: Config, seed: impl Into<Seed>) -> Self {
+    pub fn new(config: Config, seed: impl Into<Seed>) -> Self {
         let mut random = SecretRandom::new(seed.into());
         // Twice as many numbers as objects, so that one is soon found that is free.
-        config.limits.qps = config.limits.qps.min(config.qpns.count() / 2);
-        let limits = config.limits;
+        let qps = config.limits.qps.min(config.qpns.count() / 2);
+        let limits = Limits { qps, ..config.limits };
+        let config = Config { limits, ..config };
         let device = DeviceTag::from_random(random.of(0));
         Self {
             pds: Table::new(limits.pds, device),

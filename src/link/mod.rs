@@ -84,6 +84,11 @@ pub use sys::thread::on_stack;
 pub(crate) use sys::thread::tests::without_threads;
 pub(crate) use sys::thread::{Thread, involuntary_switches, spawn};
 
+/// Whether NICs of this user can find each other, to share addresses; if not, the error says why.
+pub fn can_share_addresses() -> io::Result<()> {
+    share::UserSecret::all().map(drop).map_err(io::Error::other)
+}
+
 /// Starts a detached thread with signals blocked.
 #[doc(hidden)]
 pub fn spawn_detached(

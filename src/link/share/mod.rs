@@ -29,6 +29,7 @@ pub(crate) use forward::{MESSAGE_MAX, read as read_message, write as write_messa
 pub(crate) use member::{JoinError, Member, Passed, join};
 pub(crate) use rendezvous::RendezvousError;
 pub(crate) use steering::SLOTS;
+pub(crate) use user_secret::UserSecret;
 
 /// Two NICs at an address.
 #[cfg(test)]

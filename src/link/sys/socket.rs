@@ -37,8 +37,8 @@ pub(crate) fn set_option(
 /// Lets a program choose the socket that gets a packet, of those that share the port of this one.
 pub(crate) fn attach_steering(fd: BorrowedFd<'_>, program: &[libc::sock_filter]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(io::Error::other)?;
-    // SAFETY: its fields are a number and a pointer, for which zero is valid. Between them are bytes
-    // that the kernel copies.
+    // SAFETY: its fields are a number and a pointer, for which zero is valid. Between them are
+    // bytes that the kernel copies.
     let mut value: libc::sock_fprog = unsafe { std::mem::zeroed() };
     // The kernel does not write to the program.
     (value.len, value.filter) = (len, program.as_ptr().cast_mut());

@@ -1,7 +1,7 @@
 //! Interfaces, the port of RoCE, and socket buffers.
 
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
+use std::{fs, io};
 
 use roce::link::interface::{Interface, interfaces};
 use roce::link::{OpenError, Spec};
@@ -32,6 +32,7 @@ pub(super) fn check() -> Vec<Finding> {
     };
     let mut findings: Vec<Finding> = all.iter().filter_map(mtu).collect();
     findings.push(devices(&all));
+    findings.push(sharing(roce::link::can_share_addresses()));
     findings.push(buffers(fs::read_to_string("/proc/sys/net/core/rmem_max").ok().as_deref()));
     findings
 }
@@ -144,6 +145,18 @@ fn refused(spec: &Spec, error: &OpenError, opened: &[String]) -> Finding {
     Finding::warning("devices", format!("{spec} will not open: {what}; {others} can be used"), cure)
 }
 
+/// Whether programs of this user can be at one address.
+fn sharing(can_share: io::Result<()>) -> Finding {
+    match can_share {
+        Ok(()) => Finding::ok("sharing", "programs of this user share an address"),
+        Err(error) => Finding::warning(
+            "sharing",
+            format!("every program needs an address of its own: {error}"),
+            "set XDG_RUNTIME_DIR to a directory of this user that no other can enter (chmod 700)",
+        ),
+    }
+}
+
 /// The limit of socket buffers, as the system's file has it. A network namespace may not have the
 /// file: the limit is the host's then.
 fn buffers(limit: Option<&str>) -> Finding {
@@ -185,6 +198,15 @@ fn buffers(limit: Option<&str>) -> Finding {
 mod tests {
     use super::super::Status;
     use super::*;
+
+    #[test]
+    fn missing_directory_for_sharing_is_a_warning_with_its_cure() {
+        assert_eq!(sharing(Ok(())).status, Status::Ok);
+        let why = "/tmp/roce-1 is no directory of this user alone";
+        let found = sharing(Err(io::Error::other(why)));
+        assert_eq!(found.status, Status::Warning);
+        assert!(found.finding.ends_with(why) && found.cure.unwrap().contains("XDG_RUNTIME_DIR"));
+    }
 
     #[test]
     fn small_buffers_are_told_with_the_cure() {
