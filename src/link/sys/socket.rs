@@ -34,15 +34,21 @@ pub(crate) fn set_option(
     checked(result).map(|_| ())
 }
 
+/// A `sock_fprog` without bytes between its fields, which the kernel would copy unset.
+#[repr(C)]
+struct SteeringProgram {
+    len: u16,
+    padding: [u8; size_of::<usize>() - size_of::<u16>()],
+    instructions: *const libc::sock_filter,
+}
+
+const _: () = assert!(size_of::<SteeringProgram>() == size_of::<libc::sock_fprog>());
+
 /// Lets a program choose the socket that gets a packet, of those that share the port of this one.
 pub(crate) fn attach_steering(fd: BorrowedFd<'_>, program: &[libc::sock_filter]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(io::Error::other)?;
-    // SAFETY: its fields are a number and a pointer, for which zero is valid. Between them are
-    // bytes that the kernel copies.
-    let mut value: libc::sock_fprog = unsafe { std::mem::zeroed() };
-    // The kernel does not write to the program.
-    (value.len, value.filter) = (len, program.as_ptr().cast_mut());
-    let (value, size) = ((&raw const value).cast(), size_of::<libc::sock_fprog>());
+    let value = SteeringProgram { len, padding: [0; _], instructions: program.as_ptr() };
+    let (value, size) = ((&raw const value).cast(), size_of::<SteeringProgram>());
     let size = libc::socklen_t::try_from(size).map_err(io::Error::other)?;
     let (level, name) = (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF);
     // SAFETY: `value` points to a program of `len` instructions, which both live until the call
