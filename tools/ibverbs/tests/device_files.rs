@@ -8,6 +8,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 mod common;
 
@@ -131,7 +132,12 @@ fn files_of_an_open_device_say_what_its_verbs_say() {
     let here = Installed::new("open");
     let program = here.add(&compiled("files_open.c"), "files_open");
     // Loopback's first address is taken: the device gets another than its files said before.
-    let taken = std::net::UdpSocket::bind("127.0.0.1:4791");
+    // Programs of other tests have it for a moment.
+    let taken = std::iter::repeat_with(|| {
+        std::thread::sleep(Duration::from_millis(10));
+        std::net::UdpSocket::bind("127.0.0.1:4791").ok()
+    });
+    let taken = taken.take(6000).find_map(|taken| taken).expect("the address becomes free");
     for form in here.forms() {
         let said = said(&mut here.run(Some(form), "soft:lo", &program), "gcc");
         assert!(said.ends_with("fine\n"), "{form}: {said}");
