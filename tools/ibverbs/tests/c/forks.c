@@ -31,8 +31,9 @@ static void child_that_tries(void) {
     CHECK(ibv_destroy_cq(here.sends) == ENODEV);
     CHECK(ibv_dealloc_pd(here.pd) == ENODEV);
     CHECK(ibv_close_device(here.context) == ENODEV);
-    /* The address is taken. */
-    CHECK(!open_device(0) && errno == EADDRINUSE);
+    /* The device is opened by this process, too, and shares its address. */
+    struct ibv_context *own = open_device(0);
+    CHECK(own && !ibv_close_device(own));
 }
 
 /* A device of its own that no process has open, and a device that was listed before the fork. */
