@@ -50,7 +50,7 @@ impl Holder {
     pub fn cure(&self) -> String {
         match self {
             Self::Program { process, .. } => format!("kill {process}"),
-            Self::User(_) => "programs of one user alone can share an address".to_owned(),
+            Self::User(_) => "run both as one user".to_owned(),
             Self::Kernel => "remove its device (rdma link delete NAME)".to_owned(),
             Self::Full => "end some of them".to_owned(),
             Self::Silent => "continue or end them".to_owned(),

@@ -1,6 +1,9 @@
 /* Every call of the library's own: what it does, and what it refuses. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 
 #include "check.h"
 
@@ -208,7 +211,15 @@ static void devices(void) {
     CHECK(roce_device_name(UINT32_MAX, name, sizeof name) == ROCE_ENOTFOUND);
     CHECK(roce_open("nonsense") < 0 && roce_open("") < 0 && roce_open("udp:192.0.2.77") < 0);
     CHECK(roce_open("verbs:there_is_none") == ROCE_EDEVICE);
-    CHECK(roce_open("udp:127.23.0.1") == ROCE_EINUSE);
+    /* Another NIC of this user shares the address; a program that does not share it has it alone. */
+    roce_device second = roce_open("udp:127.23.0.1");
+    CHECK(second > 0 && roce_close(second) == ROCE_OK);
+    struct sockaddr_in taken = {.sin_family = AF_INET, .sin_port = htons(4791)};
+    CHECK(inet_pton(AF_INET, "127.23.0.77", &taken.sin_addr) == 1);
+    int holder = socket(AF_INET, SOCK_DGRAM, 0);
+    CHECK(holder >= 0 && bind(holder, (struct sockaddr *)&taken, sizeof taken) == 0);
+    CHECK(roce_open("udp:127.23.0.77") == ROCE_EINUSE);
+    close(holder);
     char *string = edge() - 4;
     memcpy(string, "udp:", 4);
     CHECK(roce_open(string) == ROCE_EFAULT);
