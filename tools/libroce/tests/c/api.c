@@ -211,7 +211,7 @@ static void devices(void) {
     CHECK(roce_device_name(UINT32_MAX, name, sizeof name) == ROCE_ENOTFOUND);
     CHECK(roce_open("nonsense") < 0 && roce_open("") < 0 && roce_open("udp:192.0.2.77") < 0);
     CHECK(roce_open("verbs:there_is_none") == ROCE_EDEVICE);
-    /* Another NIC of this user shares the address; a program that does not share it has it alone. */
+    /* Another NIC of this user shares the address; a program that does not share has it alone. */
     roce_device second = roce_open("udp:127.23.0.1");
     CHECK(second > 0 && roce_close(second) == ROCE_OK);
     struct sockaddr_in taken = {.sin_family = AF_INET, .sin_port = htons(4791)};
