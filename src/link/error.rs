@@ -87,7 +87,7 @@ pub enum OpenError {
     InUse {
         /// The address.
         address: IpAddr,
-        /// Who has it.
+        /// Holder of the address.
         holder: Holder,
     },
     /// A raw link needs a capability.

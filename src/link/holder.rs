@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::share::SLOTS;
 use crate::wire::ROCE_PORT;
 
-/// Who has an address, so that a link cannot.
+/// Holder of an address, for which a link cannot open it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Holder {

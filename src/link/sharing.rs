@@ -1,4 +1,4 @@
-//! Who else can be at the addresses of a port.
+//! Other processes at the addresses of a port.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use crate::verbs::QpnShare;
 /// Other processes that can open a port with the same addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// None.
+    /// No other process.
     Exclusive,
-    /// All that can open such a link, as on raw links: each receives all packets.
+    /// All processes that can open such a link, as on raw links: each receives all packets.
     Everyone,
-    /// Those of the same user: each NIC has a share of the QPNs, and receives what is for them.
+    /// Processes of the same user: each NIC has a share of the QPNs, and receives their packets.
     User(UserShare),
 }
 

@@ -24,7 +24,7 @@ fn roll(state: &mut u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// What happens to a program.
+/// Fault of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Killed,

@@ -1,7 +1,7 @@
 //! Election among the processes at one address: one of them answers messages for connections that
 //! none of them knows.
 //!
-//! Where processes share addresses, each sees every MAD. A message for a comm id or a listener is
+//! Processes that share an address each see every MAD. A message for a comm id or a listener is
 //! answered by the process that has it. A message for neither is answered by the eldest process on
 //! that address:
 //!

@@ -53,7 +53,7 @@ const STALE_MAX: usize = 1 << 16;
 const LEAVING_INTERVAL: Duration = Duration::from_millis(1);
 const LEAVING_TRIES: u32 = 100;
 
-/// Where a NIC is.
+/// Address of a NIC, and the function that opens sockets for it.
 #[derive(Clone, Copy, Debug)]
 struct At {
     local: SocketAddr,
@@ -89,15 +89,16 @@ struct Group {
     others: Vec<Option<ForwardQueue>>,
 }
 
-/// Numbers of members that a packet was passed to.
+/// Result of passing a packet to all other members.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Passed {
+    /// Number of members that got the packet.
     pub(crate) count: u64,
-    /// Those whose forward queue was full.
+    /// Number of members whose forward queue was full.
     pub(crate) no_room: u64,
 }
 
-/// Joins those at an address, or is the first there. Returns the NIC's socket, bound.
+/// Joins the members of an address, or becomes the first. Returns the NIC's socket, bound.
 pub(crate) fn join(
     local: SocketAddr,
     interface: u32,
@@ -115,7 +116,7 @@ pub(crate) fn join(
     result
 }
 
-/// Joins those at an address who know a secret, or is the first there.
+/// Joins the members of an address that are found by a secret, or becomes the first.
 fn join_by(secret: &UserSecret, at: At) -> Result<(Socket, Member), JoinError> {
     match find_members(secret, at.local.ip(), at.interface)? {
         Rendezvous::First { listener, was_another } => {
@@ -322,7 +323,7 @@ impl Member {
         Ok(Group::new(store, gsi, queues.swap_remove(0)))
     }
 
-    /// Passes a packet to the member whose it is; returns whether it was possible.
+    /// Passes a packet to the member of a slot; returns whether its forward queue had room.
     pub(crate) fn pass(&mut self, slot: u8, packet: &Received<'_>) -> bool {
         forward::write(packet, &mut self.message);
         self.group.as_mut().is_some_and(|group| group.pass(slot, &self.message))
@@ -341,7 +342,8 @@ impl Member {
         passed
     }
 
-    /// Leaves nothing in its slot for who has it next. `own` is the NIC's socket.
+    /// Removes what waits in its slot, so that the next member there does not get it. `own` is the
+    /// NIC's socket.
     pub(crate) fn leave(&self, own: BorrowedFd<'_>) {
         if let Some(group) = &self.group {
             discard(own);
