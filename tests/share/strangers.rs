@@ -68,7 +68,7 @@ fn try_to_get_in(address: IpAddr) {
     own.set_reuse_port(true).unwrap();
     own.set_reuse_address(true).unwrap();
     assert!(own.bind(&port).is_err(), "beside the sockets of another user");
-    let names = meeting_names();
+    let names = rendezvous_names();
     assert!(!names.is_empty());
     for name in names {
         let socket = seqpacket();
@@ -98,7 +98,7 @@ fn squat(name: &str) -> OwnedFd {
 
 /// The names where programs find each other, which every user can see while they are used. A
 /// connection has the name of its listener, too.
-fn meeting_names() -> BTreeSet<String> {
+fn rendezvous_names() -> BTreeSet<String> {
     let table = std::fs::read_to_string("/proc/net/unix").unwrap();
     let names = table.lines().filter_map(|line| line.split_once('@')).map(|(_, name)| name);
     names.filter(|name| name.starts_with("roce ") && name.len() == 37).map(Into::into).collect()
@@ -139,7 +139,7 @@ fn other_users_stay_out() {
 
     let address = IpAddr::from(loopback(201, 2));
     let (first, second) = (open(address).unwrap(), open(address).unwrap());
-    let used: Vec<String> = meeting_names().into_iter().collect();
+    let used: Vec<String> = rendezvous_names().into_iter().collect();
     let output = stranger(format!("try {address}")).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     drop((first, second));

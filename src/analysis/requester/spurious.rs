@@ -3,9 +3,9 @@
 //!
 //! Two observations prove it: the answer left the responder before the first repeated packet came
 //! there, as capture points at both ends show; or the last request in flight was repeated once and
-//! is answered twice. Acknowledgements prove that for one packet only: a responder acknowledges every
-//! packet that it gets again, and the acknowledgement of the first transmissions may have been
-//! lost.
+//! is answered twice. Acknowledgements prove that for one packet only: a responder acknowledges
+//! every packet that it gets again, and the acknowledgement of the first transmissions may have
+//! been lost.
 
 use core::time::Duration;
 

@@ -15,8 +15,8 @@ use rustix::net::{
 
 use crate::wire::{Gid, PACKET_MAX, Received};
 
-/// Bytes of a message before the packet: version and ECN bits, length of the network header, source
-/// port, both addresses, network header.
+/// Bytes of a message before the packet: ECN bits, length of the network header, source port, both
+/// addresses, network header.
 const HEAD_LEN: usize = 2 + 2 + 16 + 16 + NETWORK_MAX;
 
 /// Maximum length of a network header.

@@ -89,9 +89,9 @@ struct Group {
     others: Vec<Option<ForwardQueue>>,
 }
 
-/// Result of passing a packet to all other members.
+/// Result of forwarding a packet to all other members.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Passed {
+pub(crate) struct Forwarded {
     /// Number of members that got the packet.
     pub(crate) count: u64,
     /// Number of members whose forward queue was full.
@@ -201,7 +201,7 @@ impl Group {
     }
 
     /// Puts a message into the queue of a slot; returns whether it is there.
-    fn pass(&mut self, slot: u8, message: &[u8]) -> bool {
+    fn forward(&mut self, slot: u8, message: &[u8]) -> bool {
         let Some(known) = self.others.get_mut(usize::from(slot)) else { return false };
         if known.is_none() {
             let contents = self.store.contents().ok();
@@ -323,20 +323,20 @@ impl Member {
         Ok(Group::new(store, gsi, queues.swap_remove(0)))
     }
 
-    /// Passes a packet to the member of a slot; returns whether its forward queue had room.
-    pub(crate) fn pass(&mut self, slot: u8, packet: &Received<'_>) -> bool {
+    /// Forwards a packet to the member of a slot; returns whether its forward queue had room.
+    pub(crate) fn forward(&mut self, slot: u8, packet: &Received<'_>) -> bool {
         forward::write(packet, &mut self.message);
-        self.group.as_mut().is_some_and(|group| group.pass(slot, &self.message))
+        self.group.as_mut().is_some_and(|group| group.forward(slot, &self.message))
     }
 
-    /// Passes a packet to all other members.
-    pub(crate) fn pass_to_all(&mut self, packet: &Received<'_>) -> Passed {
+    /// Forwards a packet to all other members.
+    pub(crate) fn forward_to_all(&mut self, packet: &Received<'_>) -> Forwarded {
         forward::write(packet, &mut self.message);
-        let mut passed = Passed::default();
+        let mut passed = Forwarded::default();
         let Some(group) = &mut self.group else { return passed };
         let others: Vec<u8> = self.claim.others().collect();
         for slot in others {
-            let is_passed = group.pass(slot, &self.message);
+            let is_passed = group.forward(slot, &self.message);
             *(if is_passed { &mut passed.count } else { &mut passed.no_room }) += 1;
         }
         passed
@@ -438,15 +438,15 @@ mod tests {
             network: &[0; 20],
             packet: &[0; 100],
         };
-        assert_eq!(host.pass_to_all(&mad).count, 1);
+        assert_eq!(host.forward_to_all(&mad).count, 1);
         // Killed: nothing is removed by itself.
         drop((second, guest));
-        assert_eq!(host.pass_to_all(&mad).count, 0);
+        assert_eq!(host.forward_to_all(&mad).count, 0);
         let (third, next) = come(local, &first, &mut host);
         assert_eq!(next.qpns().slot(), 1);
         assert!(recv(&third, &mut [0; 20][..], RecvFlags::DONTWAIT).is_err());
         assert!(next.take(&mut [0; MESSAGE_MAX + 1]).is_none());
-        assert!(host.pass(1, &mad));
+        assert!(host.forward(1, &mad));
         assert!(next.take(&mut [0; MESSAGE_MAX + 1]).is_some());
     }
 

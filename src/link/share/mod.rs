@@ -26,7 +26,7 @@ mod user_secret;
 
 pub(crate) use claims::{Claim, Listens, Role};
 pub(crate) use forward::{MESSAGE_MAX, read as read_message, write as write_message};
-pub(crate) use member::{JoinError, Member, Passed, join};
+pub(crate) use member::{Forwarded, JoinError, Member, join};
 pub(crate) use rendezvous::RendezvousError;
 pub(crate) use steering::SLOTS;
 pub(crate) use user_secret::UserSecret;

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use super::receive::UdpReceiver;
 use crate::link::AddressFds;
-use crate::link::share::{MESSAGE_MAX, Member, Passed, read_message, write_message};
+use crate::link::share::{Forwarded, MESSAGE_MAX, Member, read_message, write_message};
 use crate::wire::{Bth, Qpn, Received, view};
 
 /// Maximum number of packets that wait for the next receive.
@@ -106,20 +106,20 @@ impl Members {
         self.keep(&message);
     }
 
-    /// Passes a packet to the NIC that has its QPN; one for queue pair 1 to all others. Returns
+    /// Forwards a packet to the NIC that has its QPN; one for queue pair 1 to all others. Returns
     /// whether it is for this NIC.
-    fn pass_on(&mut self, packet: &Received<'_>) -> bool {
+    fn forward_if_foreign(&mut self, packet: &Received<'_>) -> bool {
         let qpn = view::<Bth>(packet.packet, 0).map_or(Qpn::SMI, Bth::dest_qp);
         let qpns = self.member.qpns();
         if qpn == Qpn::GSI {
-            let Passed { count, no_room } = self.member.pass_to_all(packet);
+            let Forwarded { count, no_room } = self.member.forward_to_all(packet);
             self.counters.passed += count;
             self.counters.no_room += no_room;
             true
         } else if qpns.contains(qpn) {
             true
         } else {
-            let is_passed = self.member.pass(qpns.slot_of(qpn), packet);
+            let is_passed = self.member.forward(qpns.slot_of(qpn), packet);
             self.counters.passed += u64::from(is_passed);
             self.counters.no_room += u64::from(!is_passed);
             false
@@ -156,7 +156,7 @@ impl UdpReceiver {
                 break;
             }
             self.for_each_arrived(&mut |packet| {
-                if members.pass_on(packet) {
+                if members.forward_if_foreign(packet) {
                     members.keep_packet(packet);
                 }
             });
@@ -165,14 +165,14 @@ impl UdpReceiver {
         Ok(())
     }
 
-    /// Passes on what the kernel joined to packets of this NIC though it is another's.
+    /// Forwards packets of other NICs that the kernel joined to packets of this one.
     #[cold]
-    pub(super) fn pass_strays(&mut self) {
+    pub(super) fn forward_strays(&mut self) {
         let Some(mut members) = self.members.take() else { return };
         if members.member.is_shared() {
             let (mut at, mut strays) = (0, Vec::new());
             self.for_each_arrived(&mut |packet| {
-                if !members.pass_on(packet) {
+                if !members.forward_if_foreign(packet) {
                     strays.push(at);
                 }
                 at += 1;

@@ -310,7 +310,7 @@ impl Receiver for UdpReceiver {
                 Ok(_) => {
                     self.check();
                     if self.has_trains && self.members.is_some() {
-                        self.pass_strays();
+                        self.forward_strays();
                     }
                 }
                 Err(error) => match error.kind() {
