@@ -103,7 +103,9 @@ fn main() -> ExitCode {
 }
 
 fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
-    let matches = help::reflow(Cli::command()).try_get_matches_from(arguments)?;
+    // Texts are reflowed only if they may be shown: that takes milliseconds.
+    let reflowed = |_| help::reflow(Cli::command()).try_get_matches_from(arguments);
+    let matches = Cli::command().try_get_matches_from(arguments).or_else(reflowed)?;
     Cli::from_arg_matches(&matches)
 }
 
