@@ -12,6 +12,20 @@ pub struct Rule {
     pub citation: &'static str,
 }
 
+/// Declares the rules of a part: name, id, sentence and citation of each.
+macro_rules! rules {
+    ($($name:ident = $id:literal, $text:literal, $citation:literal;)*) => {
+        $(
+            #[doc = $text]
+            pub(crate) const $name: $crate::replay::Rule =
+                $crate::replay::Rule { id: $id, text: $text, citation: $citation };
+        )*
+        /// All rules of this part.
+        pub(crate) const ALL: &[&$crate::replay::Rule] = &[$(&$name),*];
+    };
+}
+pub(super) use rules;
+
 /// The rules of all parts.
 pub fn all_rules() -> Vec<&'static Rule> {
     use super::{datagram, management, requester, responder};

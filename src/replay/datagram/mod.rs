@@ -6,7 +6,7 @@
 //! stays missing.
 
 pub mod limits;
-pub mod rules;
+pub(crate) mod rules;
 
 #[cfg(test)]
 mod tests;

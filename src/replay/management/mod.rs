@@ -7,7 +7,7 @@
 
 mod exchange;
 pub mod limits;
-pub mod rules;
+pub(crate) mod rules;
 
 #[cfg(test)]
 pub(super) mod tests;

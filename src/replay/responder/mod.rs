@@ -35,7 +35,7 @@ mod pending;
 mod refusals;
 mod reply;
 mod requests;
-pub mod rules;
+pub(crate) mod rules;
 mod target;
 mod track;
 mod unsent;

@@ -1,17 +1,7 @@
 //! The rules that responders must keep.
 
-use super::super::Rule;
-
-macro_rules! rules {
-    ($($name:ident = $id:literal, $text:literal, $citation:literal;)*) => {
-        $(
-            #[doc = $text]
-            pub(crate) const $name: Rule = Rule { id: $id, text: $text, citation: $citation };
-        )*
-        /// All rules of responders.
-        pub const ALL: &[&Rule] = &[$(&$name),*];
-    };
-}
+use crate::replay::Rule;
+use crate::replay::rule::rules;
 
 rules! {
     RESPONSE_MSN = "response-msn",
