@@ -153,24 +153,21 @@ impl Histogram {
     }
 
     fn add_to_range(&mut self, range: u16, count: u64) {
-        let latest = self.counted.get_mut(usize::from(self.latest));
-        if let Some(counted) = latest.filter(|counted| counted.range() == range) {
-            counted.add(count);
-            return;
+        // Mostly it is the range of the last time, or the next one.
+        for at in [self.latest, self.latest.saturating_add(1)] {
+            let known = self.counted.get_mut(usize::from(at));
+            if let Some(counted) = known.filter(|counted| counted.range() == range) {
+                self.latest = at;
+                return counted.add(count);
+            }
         }
-        let at = match self.counted.binary_search_by_key(&range, |counted| counted.range()) {
-            Ok(at) => {
-                if let Some(counted) = self.counted.get_mut(at) {
-                    counted.add(count);
-                }
-                at
-            }
-            Err(at) => {
-                self.counted.insert(at, Counted::new(range, count));
-                at
-            }
-        };
+        let first = Counted::new(range, 0);
+        let at = self.counted.partition_point(|counted| counted.0 < first.0);
         self.latest = u16::try_from(at).unwrap_or(0);
+        match self.counted.get_mut(at).filter(|counted| counted.range() == range) {
+            Some(counted) => return counted.add(count),
+            None => self.counted.insert(at, Counted::new(range, count)),
+        }
         if self.counted.len() > usize::from(self.ranges_max) && self.precision > 0 {
             self.coarsen();
         }

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 
 use roce::analysis::{
     Analysis, Config, FindingKind, FlowNumber, LossNote, Message, Outcome, PacketFacts, PacketNote,
-    Report, RethFacts, Sightings, Sink, Unsplit,
+    Report, RethFacts, Sink, Unsplit,
 };
 use roce::capture::Reader;
 use roce::decode::Decoder;
@@ -264,7 +264,7 @@ fn generate(bytes: &[u8], run: &mut Run) {
             // Often the same for the same PSN, as retransmissions are.
             digest: if what & 4 == 4 { u32::from(what) } else { psn },
             cm: None,
-            sightings: Sightings::default(),
+            sightings: None,
         };
         run.packet(&facts);
     }

@@ -63,7 +63,7 @@ impl Conclusion {
 
 impl Analysis {
     /// Ends the connection that the stream at `index` belongs to. It is in the report if `is_kept`.
-    pub(super) fn conclude<S: Sink>(&mut self, index: u32, is_kept: bool, sink: &mut S) {
+    pub(super) fn conclude(&mut self, index: u32, is_kept: bool, sink: &mut dyn Sink) {
         let Some(one) = self.remove(index) else { return };
         let other = one.peer.and_then(|peer| self.remove(peer));
         let mut streams = match other {
@@ -137,12 +137,12 @@ impl Analysis {
     }
 
     /// Ends what is in flight on a stream.
-    fn end_stream<S: Sink>(
+    fn end_stream(
         &mut self,
         stream: &mut Stream,
         silence: Option<Stall>,
         end_time: Instant,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) {
         if let Some(orphans) = &mut stream.orphans {
             for packet in core::mem::take(&mut orphans.responses) {

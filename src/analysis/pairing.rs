@@ -36,12 +36,12 @@ impl Analysis {
     }
 
     /// Handles a response on a stream that is not paired.
-    pub(super) fn handle_orphan<S: Sink>(
+    pub(super) fn handle_orphan(
         &mut self,
         index: u32,
         packet: &PacketFacts,
         info: &OpcodeInfo,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Verdict {
         let sequence = sequence::first(packet.psn);
         let own = Verdict { sequence, ..Verdict::default() };
@@ -204,11 +204,11 @@ impl Analysis {
 
     /// Handles the responses that waited for their requester. Returns what the last one of
     /// `responses` was.
-    pub(super) fn replay<S: Sink>(
+    pub(super) fn replay(
         &mut self,
         requests: u32,
         responses: u32,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Option<Verdict> {
         let mut last = None;
         for (to, from) in [(responses, requests), (requests, responses)] {
@@ -228,7 +228,7 @@ impl Analysis {
 
     /// Pairs, at the end of the capture, streams that responses could not decide, and those with
     /// only one candidate.
-    pub(super) fn pair_the_rest<S: Sink>(&mut self, sink: &mut S) {
+    pub(super) fn pair_the_rest(&mut self, sink: &mut dyn Sink) {
         let count = u32::try_from(self.streams.len()).unwrap_or(u32::MAX);
         let mut open: Vec<(FlowNumber, u32)> = (0..count)
             .filter_map(|at| {

@@ -27,6 +27,7 @@ impl Key {
     pub(super) const NO_QP: u32 = u32::MAX;
 
     /// The key of a packet of `service`.
+    #[inline]
     pub(super) fn new(packet: &PacketFacts, service: Service) -> Self {
         Self {
             source: packet.source,
@@ -136,7 +137,7 @@ impl Stream {
             end: End::A,
             peer: None,
             pairing: Pairing::Unpaired,
-            tunnel: packet.tunnel,
+            tunnel: packet.tunnel.as_deref().copied(),
             source_port: packet.source_port,
             dscp: packet.dscp,
             first_time: time,

@@ -109,6 +109,7 @@ impl Analysis {
 
     /// Counts a packet of a frame. A train is a frame of several packets, and counts with the
     /// first.
+    #[inline]
     fn count_frame(&mut self, time: Option<Instant>, wire_len: u32, file: u16, is_first: bool) {
         let capture = &mut self.capture;
         capture.frames += u64::from(is_first);
@@ -126,7 +127,7 @@ impl Analysis {
     ///
     /// With several files the packet is held until the other capture points had the time to see it
     /// too; see [`limits::VANTAGE_SPAN_NANOS`](super::limits::VANTAGE_SPAN_NANOS).
-    pub fn handle_packet<S: Sink>(&mut self, packet: &PacketFacts, sink: &mut S) {
+    pub fn handle_packet(&mut self, packet: &PacketFacts, sink: &mut dyn Sink) {
         let is_first = packet.train.is_none_or(|train| train.index == 1);
         self.count_frame(Some(packet.time), packet.wire_len, packet.file, is_first);
         if !self.kind.add(packet) {
@@ -147,7 +148,7 @@ impl Analysis {
     }
 
     /// Handles packets whose sightings are put together.
-    fn track_shown<S: Sink>(&mut self, shown: Vec<Shown>, sink: &mut S) {
+    fn track_shown(&mut self, shown: Vec<Shown>, sink: &mut dyn Sink) {
         for Shown { facts, others } in shown {
             let mut last = LastNote { sink: &mut *sink, note: None };
             self.track(&facts, &mut last);
@@ -158,7 +159,7 @@ impl Analysis {
     }
 
     /// Follows the connection of a packet: each packet once, in the order of time.
-    pub(super) fn track<S: Sink>(&mut self, packet: &PacketFacts, sink: &mut S) {
+    pub(super) fn track(&mut self, packet: &PacketFacts, sink: &mut dyn Sink) {
         match packet.icrc {
             IcrcVerdict::Ok => self.verdicts[0] += 1,
             IcrcVerdict::Bad => self.verdicts[1] += 1,
@@ -189,15 +190,18 @@ impl Analysis {
     }
 
     /// The stream at an index.
+    #[inline]
     pub(super) fn stream(&self, index: u32) -> Option<&Stream> {
         self.streams.get(index as usize)?.as_deref()
     }
 
     /// The stream at an index.
+    #[inline]
     pub(super) fn stream_mut(&mut self, index: u32) -> Option<&mut Stream> {
         self.streams.get_mut(index as usize)?.as_deref_mut()
     }
 
+    #[inline]
     fn find(&mut self, key: &Key) -> Option<u32> {
         match self.latest {
             [Some((latest, index)), _] if latest == *key => return Some(index),
@@ -210,11 +214,11 @@ impl Analysis {
     }
 
     /// The stream of a packet, a new one if there is none or if the packet begins a new connection.
-    fn stream_of<S: Sink>(
+    fn stream_of(
         &mut self,
         packet: &PacketFacts,
         info: &OpcodeInfo,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Option<u32> {
         let key = Key::new(packet, info.service);
         if let Some(index) = self.find(&key) {
@@ -229,21 +233,22 @@ impl Analysis {
     /// Whether a request cannot belong to the connection that its queue pair had: it begins a
     /// message, and the clock went back by a second (captures that were joined), or its PSN is far
     /// from all in flight and the connection failed or was silent.
+    #[inline]
     fn begins_anew(&self, index: u32, packet: &PacketFacts, info: &OpcodeInfo) -> bool {
         const SILENCE: Duration = Duration::from_millis(100);
         const CLOCK_STEP: Duration = Duration::from_secs(1);
-        let Some(stream) = self.stream(index) else { return false };
-        let Some(requester) = &stream.requester else { return false };
         if info.role != Role::Request || info.service == Service::Ud || !info.position.begins() {
             return false;
         }
+        let Some(stream) = self.stream(index) else { return false };
+        let Some(requester) = &stream.requester else { return false };
         let now = packet.time;
         now.saturating_add(CLOCK_STEP) < stream.last_time
             || (requester.is_far(packet.psn)
                 && (requester.is_failed() || now.saturating_since(stream.last_time) > SILENCE))
     }
 
-    fn create<S: Sink>(&mut self, key: Key, packet: &PacketFacts, sink: &mut S) -> Option<u32> {
+    fn create(&mut self, key: Key, packet: &PacketFacts, sink: &mut dyn Sink) -> Option<u32> {
         if self.numbers >= FLOW_NUMBERS_MAX {
             return None;
         }
@@ -308,7 +313,7 @@ impl Analysis {
     }
 
     /// Handles a message of the connection manager.
-    fn handle_cm<S: Sink>(&mut self, packet: &PacketFacts, cm: &CmFacts, sink: &mut S) {
+    fn handle_cm(&mut self, packet: &PacketFacts, cm: &CmFacts, sink: &mut dyn Sink) {
         let Some(begun) = self.agreements.handle(packet, cm) else { return };
         // Packets to this queue pair before the set-up were another connection's.
         for service in [Service::Rc, Service::Uc, Service::Xrc] {
@@ -324,7 +329,7 @@ impl Analysis {
     }
 
     /// A packet with a wrong ICRC: only counted, because its receiver drops it.
-    fn handle_corrupt<S: Sink>(&mut self, packet: &PacketFacts, info: &OpcodeInfo, sink: &mut S) {
+    fn handle_corrupt(&mut self, packet: &PacketFacts, info: &OpcodeInfo, sink: &mut dyn Sink) {
         let key = Key::new(packet, info.service);
         let Some(index) = self.find(&key) else {
             self.count_stray_corrupt(packet);
@@ -358,12 +363,12 @@ impl Analysis {
     }
 
     /// A congestion notification: its sender got marked packets from the queue pair that it is for.
-    fn handle_cnp<S: Sink>(&mut self, packet: &PacketFacts, sink: &mut S) {
+    fn handle_cnp(&mut self, packet: &PacketFacts, sink: &mut dyn Sink) {
         let services = [Service::Rc, Service::Uc, Service::Xrc];
         let keys = services.map(|service| Key::new(packet, service));
         let Some(index) = keys.iter().find_map(|key| self.by_key.get(key).copied()) else {
             self.stray[1] += 1;
-            if packet.sightings.lost.is_some() && self.early_cnps.len() < EARLY_CNPS_MAX {
+            if packet.sightings().lost.is_some() && self.early_cnps.len() < EARLY_CNPS_MAX {
                 self.early_cnps.push(packet.clone());
             }
             return;
@@ -375,14 +380,14 @@ impl Analysis {
         congestion.cnp_frames.push(packet.frame);
         let (flow, sender, peer) = (stream.flow, stream.end, stream.peer);
         stream.bytes += u64::from(packet.wire_len);
-        if packet.sightings.lost.is_some() {
+        if packet.sightings().lost.is_some() {
             self.report_lost_cnp(peer.unwrap_or(index), packet, sink);
         } else if let Some(peer) = peer.and_then(|peer| self.stream_mut(peer)) {
             peer.congestion.get_or_insert_default().handle_cnp(time);
         }
         let (role, sequence) = (PacketRole::Cnp, 0);
         // A CNP has no PSN: only several capture points tell its order and its copies.
-        let (retransmission, sightings) = (None, packet.sightings);
+        let (retransmission, sightings) = (None, packet.sightings());
         let (duplicate, reordered) = (sightings.is_copy, sightings.reordered.is_some());
         let note =
             PacketNote { flow, sender, role, sequence, retransmission, duplicate, reordered };
@@ -391,7 +396,7 @@ impl Analysis {
 
     /// Handles the CNPs for the queue pair of a stream that were lost before it was known. A lost
     /// one is seen where it was sent, the others only where they arrive.
-    fn handle_early_cnps<S: Sink>(&mut self, index: u32, sink: &mut S) {
+    fn handle_early_cnps(&mut self, index: u32, sink: &mut dyn Sink) {
         if self.early_cnps.is_empty() {
             return;
         }
@@ -407,7 +412,7 @@ impl Analysis {
     }
 
     /// A CNP did not reach the requester at `index`.
-    fn report_lost_cnp<S: Sink>(&mut self, index: u32, packet: &PacketFacts, sink: &mut S) {
+    fn report_lost_cnp(&mut self, index: u32, packet: &PacketFacts, sink: &mut dyn Sink) {
         let Self { streams, budget, .. } = self;
         let Some(Some(stream)) = streams.get_mut(index as usize) else { return };
         let requester = stream.requester.get_or_insert_default();
@@ -415,14 +420,18 @@ impl Analysis {
         requester.report_between(0, PacketRole::Cnp, packet, &mut scene);
     }
 
-    fn handle_in_stream<S: Sink>(
+    fn handle_in_stream(
         &mut self,
         index: u32,
         packet: &PacketFacts,
         info: &OpcodeInfo,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) {
-        let silence = self.silence_before(index, packet);
+        let is_silent = self.stream(index).is_some_and(|stream| {
+            let silence = packet.time.as_nanos().saturating_sub(stream.last_time.as_nanos());
+            silence >= self.config.thresholds.stall_nanos
+        });
+        let silence = if is_silent { self.silence_before(index, packet) } else { None };
         let (verdict, role) = match (info.service, info.role) {
             (Service::Ud, _) if packet.dest_qp == Qpn::GSI || packet.dest_qp == Qpn::SMI => {
                 self.count_management(index, packet);
@@ -464,12 +473,12 @@ impl Analysis {
         statistics.wire_bytes += u64::from(packet.wire_len);
     }
 
-    fn handle_request<S: Sink>(
+    fn handle_request(
         &mut self,
         index: u32,
         packet: &PacketFacts,
         info: &OpcodeInfo,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Verdict {
         let peer = self.peer_round_trip(index);
         let Self { streams, budget, .. } = self;
@@ -492,18 +501,19 @@ impl Analysis {
 
     /// The round-trip time of the other end's requests, where a response may make the requester go
     /// back.
+    #[inline]
     fn peer_round_trip(&self, index: u32) -> Option<RoundTrip> {
         let stream = self.stream(index)?;
         stream.requester.as_ref().filter(|requester| requester.is_asked_to_go_back())?;
         Some(*self.stream(stream.peer?)?.requester.as_ref()?.round_trip())
     }
 
-    fn handle_response<S: Sink>(
+    fn handle_response(
         &mut self,
         index: u32,
         packet: &PacketFacts,
         info: &OpcodeInfo,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Verdict {
         let Some(peer) = self.stream(index).and_then(|stream| stream.peer) else {
             return self.handle_orphan(index, packet, info, sink);
@@ -512,12 +522,12 @@ impl Analysis {
     }
 
     /// Handles a response to the requests of the stream at `index`.
-    pub(super) fn respond<S: Sink>(
+    pub(super) fn respond(
         &mut self,
         index: u32,
         packet: &PacketFacts,
         info: &OpcodeInfo,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Verdict {
         let Self { streams, budget, .. } = self;
         let Some(Some(stream)) = streams.get_mut(index as usize) else { return Verdict::default() };
@@ -528,15 +538,13 @@ impl Analysis {
         requester.handle_response(packet, info, &mut scene)
     }
 
-    /// The silence on the connection before this packet, if it was long enough and requests were in
-    /// flight: start, length, the frame before it, and whose requests.
+    /// The silence on the connection before this packet, which its sender was silent for long
+    /// enough before, if the other end was, too, and requests were in flight: start, length, the
+    /// frame before it, and whose requests.
     fn silence_before(&self, index: u32, packet: &PacketFacts) -> Option<(Stall, [bool; 2])> {
         let stream = self.stream(index)?;
         let least = Duration::from_nanos(self.config.thresholds.stall_nanos);
         let now = packet.time;
-        if now.saturating_since(stream.last_time) < least {
-            return None;
-        }
         let peer = self.stream(stream.peer?)?;
         let (start, before) =
             (stream.last_time, stream.last_frame).max((peer.last_time, peer.last_frame));
@@ -561,6 +569,7 @@ impl Analysis {
     }
 
     /// Notes that a packet belongs to a stream.
+    #[inline]
     fn touch(&mut self, index: u32, packet: &PacketFacts, verdict: &Verdict, role: PacketRole) {
         let most = self.budget.intervals_max();
         let Some(stream) = self.stream_mut(index) else { return };
@@ -604,12 +613,12 @@ impl Analysis {
     }
 
     /// Ends a connection before the capture does.
-    fn retire<S: Sink>(&mut self, index: u32, sink: &mut S) {
+    fn retire(&mut self, index: u32, sink: &mut dyn Sink) {
         self.conclude(index, true, sink);
     }
 
     /// Forgets a connection that was not used for long.
-    fn forget_one<S: Sink>(&mut self, sink: &mut S) {
+    fn forget_one(&mut self, sink: &mut dyn Sink) {
         for _ in 0..=2 * self.streams.len() {
             self.hand = (self.hand + 1) % self.streams.len().max(1);
             let Some(Some(stream)) = self.streams.get_mut(self.hand) else { continue };
@@ -640,7 +649,7 @@ impl Analysis {
     }
 
     /// Ends the analysis.
-    pub fn finish<S: Sink>(mut self, sink: &mut S) -> Report {
+    pub fn finish(mut self, sink: &mut dyn Sink) -> Report {
         if let Some(vantage) = self.vantage.take() {
             let (shown, report) = vantage.finish();
             self.track_shown(shown, sink);
@@ -659,12 +668,12 @@ impl Analysis {
 }
 
 /// Passes on what it is told, and keeps the last packet's note.
-struct LastNote<'s, S> {
-    sink: &'s mut S,
+struct LastNote<'s> {
+    sink: &'s mut dyn Sink,
     note: Option<PacketNote>,
 }
 
-impl<S: Sink> Sink for LastNote<'_, S> {
+impl Sink for LastNote<'_> {
     fn packet(&mut self, facts: &PacketFacts, note: &PacketNote) {
         self.note = Some(*note);
         self.sink.packet(facts, note);

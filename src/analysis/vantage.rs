@@ -2,7 +2,7 @@
 //! lost.
 //!
 //! ```text
-//! files, merged by time ─► window ─► groups of equal packets ─► chains along the path ─► tracker, in corrected time
+//! files, merged by time ─► window ─► groups of equal packets ─► chains along the path ─► tracker
 //!                          (held)    (digest, PSN, opcode,      (which sighting follows
 //!                                     addresses, QP)             which: transit, loss, copy)
 //! ```
@@ -347,7 +347,7 @@ impl Vantage {
         let is_ce_marked = seen.iter().any(|facts| facts.is_ce_marked);
         for (facts, (_, time)) in seen.iter_mut().zip(&times) {
             facts.is_ce_marked = is_ce_marked;
-            facts.sightings = Sightings { far, ..sightings };
+            facts.sightings = Some(Box::new(Sightings { far, ..sightings }));
             facts.time = instant(*time);
         }
         let facts = seen.remove(if is_response { seen.len() - 1 } else { 0 });
@@ -419,8 +419,8 @@ impl Vantage {
                     + u8::from(good.opcode == facts.opcode)
                     + u8::from(good.dest_qp == facts.dest_qp);
                 !is_damaged(good)
-                    && !good.sightings.is_damaged_later
-                    && good.sightings.lost.is_some_and(|lost| lost.to == facts.file)
+                    && !good.sightings().is_damaged_later
+                    && good.sightings().lost.is_some_and(|lost| lost.to == facts.file)
                     && (good.source, good.destination) == (facts.source, facts.destination)
                     && good.wire_len == facts.wire_len
                     && good.time <= facts.time
@@ -433,12 +433,12 @@ impl Vantage {
                 .max_by_key(|resolved| resolved.shown.facts.time);
             let is_found = good.is_some();
             if let Some(good) = good {
-                good.shown.facts.sightings.is_damaged_later = true;
+                good.shown.facts.sightings.get_or_insert_default().is_damaged_later = true;
             }
             // The network may have copied it when it was damaged.
             let is_copy = |resolved: &Resolved| {
                 let other = &resolved.shown.facts;
-                other.sightings.is_damaged_copy
+                other.sightings().is_damaged_copy
                     && (other.digest, other.psn) == (facts.digest, facts.psn)
             };
             // Or before: then another copy of it arrived whole.
@@ -450,7 +450,7 @@ impl Vantage {
                         file == at && time.abs_diff(damaged) < chains::COPY_NANOS.unsigned_abs()
                     })
                 };
-                good.sightings.is_delivered
+                good.sightings().is_delivered
                     && !is_damaged(good)
                     && (good.psn, good.opcode, good.wire_len)
                         == (facts.psn, facts.opcode, facts.wire_len)
@@ -459,7 +459,8 @@ impl Vantage {
             };
             let is_known = is_found || shown.iter().any(|other| is_copy(other) || is_twin(other));
             if let Some(bad) = shown.get_mut(index) {
-                bad.shown.facts.sightings.is_damaged_copy = is_known;
+                let sightings = bad.shown.facts.sightings.get_or_insert_default();
+                sightings.is_damaged_copy = is_known;
             }
         }
     }

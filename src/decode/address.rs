@@ -7,6 +7,7 @@ impl Context<'_> {
     /// The addresses of sender and receiver as GIDs. A native InfiniBand frame without a GRH has
     /// its LIDs instead, in a form that [`address_text`] recognizes; a frame without any address
     /// has zeros.
+    #[inline]
     pub fn addresses(&self) -> (Gid, Gid) {
         match (self.frame.network(), self.frame.lrh()) {
             (Some(network), _) => network_addresses(network),
@@ -17,6 +18,7 @@ impl Context<'_> {
 }
 
 /// Returns the source and the destination address of a network layer.
+#[inline]
 pub(crate) fn network_addresses(network: &Network<'_>) -> (Gid, Gid) {
     match network {
         Network::Ipv4 { header, .. } => (header.source().into(), header.destination().into()),

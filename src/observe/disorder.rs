@@ -55,9 +55,13 @@ pub(crate) struct Disorder {
 impl Disorder {
     /// Takes a packet ahead of all before it. Of the sequence numbers in `between`, which it
     /// skipped, `missing` have not arrived.
+    #[inline]
     pub(crate) fn advance(&mut self, between: Range<u64>, missing: u64) {
         if missing == 0 {
-            return self.pass(between.start);
+            if !self.gaps.is_empty() {
+                self.pass(between.start);
+            }
+            return;
         }
         if self.gaps.len() >= GAPS_MAX {
             self.gaps.remove(0);

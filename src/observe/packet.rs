@@ -11,7 +11,7 @@ use crate::time::Instant;
 use crate::wire::aeth::Syndrome;
 use crate::wire::mad::{AttributeId, MgmtClass};
 use crate::wire::{
-    Bits, Gid, IcrcVerdict, Msn, Network, Opcode, Packet, Psn, Qpn, RKey, Tunnel, cm,
+    Bits, Bth, Gid, IcrcVerdict, Msn, Network, Opcode, Packet, Psn, Qpn, RKey, Tunnel, cm,
 };
 
 /// Facts about one packet: a value that can be made on any thread and kept.
@@ -31,7 +31,7 @@ pub struct PacketFacts {
     /// The receiver's address.
     pub destination: Gid,
     /// Tunnel that carries it, where there is one. The other headers are those of the inner packet.
-    pub tunnel: Option<TunnelFacts>,
+    pub tunnel: Option<Box<TunnelFacts>>,
     /// The UDP source port; 0 where the packet has no UDP header.
     pub source_port: u16,
     /// The opcode.
@@ -70,8 +70,8 @@ pub struct PacketFacts {
     pub digest: u32,
     /// The message of the connection manager that it carries, where it does.
     pub cm: Option<Box<CmFacts>>,
-    /// Findings of the other files of the capture about the packet.
-    pub sightings: Sightings,
+    /// Findings of the other files of the capture about the packet; none if there is one file.
+    pub sightings: Option<Box<Sightings>>,
 }
 
 /// Whether a frame is a train that is cut before its first packet ends.
@@ -87,6 +87,7 @@ pub enum Unsplit {
 }
 
 impl Unsplit {
+    #[inline]
     fn of(context: &Context<'_>, packet: &Packet<'_>) -> Self {
         if context.train.is_some() || !context.frame.is_cut() || packet.has_length_of_one() {
             return Self::No;
@@ -107,10 +108,10 @@ pub struct TunnelFacts {
     pub outer: Option<[Gid; 2]>,
 }
 
-impl TunnelFacts {
-    fn new(kind: Tunnel, outer: Option<Network<'_>>) -> Self {
-        Self { kind, outer: outer.map(|network| network_addresses(&network).into()) }
-    }
+/// The tunnel that carries a packet.
+fn tunnel_of(kind: Tunnel, outer: Option<Network<'_>>) -> Box<TunnelFacts> {
+    let outer = outer.map(|network| network_addresses(&network).into());
+    Box::new(TunnelFacts { kind, outer })
 }
 
 impl fmt::Display for TunnelFacts {
@@ -180,6 +181,7 @@ pub struct CmFacts {
 impl PacketFacts {
     /// Returns the facts about a frame of capture file `file`, or `None` if it holds no transport
     /// packet (neither RoCE nor native InfiniBand, or cut before the end of its BTH).
+    #[inline]
     pub fn new(context: &Context<'_>, file: u16) -> Option<Self> {
         let icrc = context.icrc()?;
         let frame = &context.frame;
@@ -188,6 +190,9 @@ impl PacketFacts {
         let (source, destination) = context.addresses();
         let time = context.time.or(context.previous_time).unwrap_or(Instant::ZERO);
         let payload_len = u32::try_from(packet.payload_len()).unwrap_or(u32::MAX);
+        let (dscp, is_ce_marked) = traffic_class(frame.network());
+        let has_extensions = packet.header_len() > Bth::LEN;
+        let extended = has_extensions.then_some(packet);
         Some(Self {
             frame: context.number,
             train: context.train,
@@ -195,36 +200,39 @@ impl PacketFacts {
             time,
             source,
             destination,
-            tunnel: frame.tunnel().map(|kind| TunnelFacts::new(kind, frame.outer_network())),
+            tunnel: frame.tunnel().map(|kind| tunnel_of(kind, frame.outer_network())),
             source_port: frame.udp().map_or(0, |udp| udp.source_port()),
             opcode: bth.opcode(),
             ack_request: bth.ack_req(),
             dest_qp: bth.dest_qp(),
-            source_qp: packet.deth().map(|deth| deth.src_qp()),
+            source_qp: extended.and_then(|it| it.deth()).map(|deth| deth.src_qp()),
             psn: bth.psn(),
             payload_len,
             wire_len: context.wire_len,
-            dscp: dscp_of(frame.network()),
-            is_ce_marked: is_ce_marked(frame.network()),
+            dscp,
+            is_ce_marked,
             icrc,
             is_cut: frame.is_cut(),
             is_header_cut: packet.bytes().len() < packet.header_len(),
             unsplit: Unsplit::of(context, packet),
-            aeth: packet.aeth().map(|aeth| (aeth.syndrome(), aeth.msn())),
-            reth: reth_of(packet),
+            aeth: extended.and_then(|it| it.aeth()).map(|aeth| (aeth.syndrome(), aeth.msn())),
+            reth: extended.and_then(reth_of),
             digest: frame.icrc_bytes().map_or_else(|| digest_of(packet), u32::from_le_bytes),
-            cm: cm_of(packet),
-            sightings: Sightings::default(),
+            cm: if bth.dest_qp() == Qpn::GSI { cm_of(packet) } else { None },
+            sightings: None,
         })
     }
 }
 
-/// The differentiated services code point of an IP header.
-fn dscp_of(network: Option<&Network<'_>>) -> Option<u8> {
+/// The differentiated services code point of an IP header, and whether the ECN field says
+/// "congestion experienced".
+#[inline]
+fn traffic_class(network: Option<&Network<'_>>) -> (Option<u8>, bool) {
+    const CE: Bits<2> = Bits::MAX;
     match network {
-        Some(Network::Ipv4 { header, .. }) => Some(low_byte(header.dscp())),
-        Some(Network::Ipv6 { header, .. }) => Some(low_byte(header.dscp())),
-        Some(Network::Grh(_)) | None => None,
+        Some(Network::Ipv4 { header, .. }) => (Some(low_byte(header.dscp())), header.ecn() == CE),
+        Some(Network::Ipv6 { header, .. }) => (Some(low_byte(header.dscp())), header.ecn() == CE),
+        Some(Network::Grh(_)) | None => (None, false),
     }
 }
 
@@ -233,19 +241,17 @@ impl PacketFacts {
     pub fn identity(&self) -> (u64, u16) {
         (self.frame, self.train.map_or(0, |train| train.index))
     }
-}
 
-/// Whether the ECN field says "congestion experienced".
-fn is_ce_marked(network: Option<&Network<'_>>) -> bool {
-    const CE: Bits<2> = Bits::MAX;
-    match network {
-        Some(Network::Ipv4 { header, .. }) => header.ecn() == CE,
-        Some(Network::Ipv6 { header, .. }) => header.ecn() == CE,
-        Some(Network::Grh(_)) | None => false,
+    /// Returns the findings of the other files about the packet.
+    #[inline]
+    pub fn sightings(&self) -> &Sightings {
+        const NONE: &Sightings = &Sightings::NONE;
+        self.sightings.as_deref().unwrap_or(NONE)
     }
 }
 
 /// Address, key and length of an RDMA or ATOMIC request.
+#[inline]
 fn reth_of(packet: &Packet<'_>) -> Option<RethFacts> {
     const ATOMIC_LEN: u32 = 8;
     let reth = packet.reth().map(|reth| RethFacts {
@@ -268,11 +274,8 @@ fn digest_of(packet: &Packet<'_>) -> u32 {
         .fold(0x811c_9dc5, |hash: u32, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// The message of the connection manager that a packet carries.
+/// The message of the connection manager that a packet to queue pair 1 carries.
 fn cm_of(packet: &Packet<'_>) -> Option<Box<CmFacts>> {
-    if packet.bth().dest_qp() != Qpn::GSI {
-        return None;
-    }
     let mad = packet.mad()?.ok()?;
     if mad.header.class() != MgmtClass::CM {
         return None;

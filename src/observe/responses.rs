@@ -92,8 +92,9 @@ pub(crate) struct ResponseRuns {
 impl ResponseRuns {
     /// Takes a request of any kind with so many sequence numbers: the one that the responder waits
     /// for, if it is it.
+    #[inline]
     pub(crate) fn arrive(&mut self, first: u64, span: u64) {
-        self.expected = self.expected.filter(|expected| !(first..first + span).contains(expected));
+        self.expected.take_if(|expected| (first..first + span).contains(expected));
     }
 
     /// Takes a READ or ATOMIC request, after [`arrive`](Self::arrive).

@@ -37,12 +37,14 @@ impl PsnSpace {
     }
 
     /// Returns the sequence number of a PSN: the one nearest to what is sent next.
+    #[inline]
     pub(crate) fn sequence_of(&self, psn: Psn) -> u64 {
         if self.is_started { unwrap(psn, self.next) } else { first(psn) }
     }
 
     /// Whether a PSN is so far from all between `lowest` and what is sent next that it cannot
     /// belong to this connection.
+    #[inline]
     pub(crate) fn is_far(&self, psn: Psn, lowest: u64) -> bool {
         let sequence = self.sequence_of(psn);
         self.is_started
@@ -57,6 +59,7 @@ pub(crate) fn first(psn: Psn) -> u64 {
 }
 
 /// Returns the sequence number of a PSN that is nearest to `near`.
+#[inline]
 pub(crate) fn unwrap(psn: Psn, near: u64) -> u64 {
     near.saturating_add_signed(psn.since(psn_of(near)).into())
 }

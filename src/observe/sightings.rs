@@ -27,6 +27,20 @@ pub struct Sightings {
     pub is_damaged_copy: bool,
 }
 
+impl Sightings {
+    /// Nothing found.
+    pub(crate) const NONE: Self = Self {
+        lost: None,
+        unseen: None,
+        is_delivered: false,
+        is_copy: false,
+        reordered: None,
+        far: None,
+        is_damaged_later: false,
+        is_damaged_copy: false,
+    };
+}
+
 /// Two capture points between which a packet was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostBetween {

@@ -44,12 +44,17 @@ impl<T: Spanning> Transmissions<T> {
         self.ring.clear();
     }
 
-    /// Returns the index of a packet that begins at `sequence` if all before it take one sequence
-    /// number each: where there are no READs and no gaps.
+    /// Returns the index of a packet that begins at `sequence` if all before it, or all behind it,
+    /// take one sequence number each: where there are no READs and no gaps.
     fn guess(&self, sequence: u64) -> Option<usize> {
         let ahead = sequence.checked_sub(self.ring.front()?.sequence())?;
-        let at = usize::try_from(ahead).ok()?;
-        self.ring.get(at).filter(|it| it.sequence() == sequence).map(|_| at)
+        let behind = self.ring.back()?.sequence().checked_sub(sequence)?;
+        let from_back = (self.ring.len() as u64 - 1).checked_sub(behind);
+        let mut guesses = [Some(ahead), from_back].into_iter().flatten();
+        guesses.find_map(|at| {
+            let at = usize::try_from(at).ok()?;
+            self.ring.get(at).filter(|it| it.sequence() == sequence).map(|_| at)
+        })
     }
 
     /// Returns the index of the first packet that ends behind a sequence number.

@@ -53,8 +53,11 @@ struct Latest {
     /// Whether the PSN of the packet behind it is known: not behind a READ of several responses.
     tells_next: bool,
     /// Maximum number of packets in its frame.
-    packets: i32,
+    packets: u16,
 }
+
+// A quarter of a line of a cache.
+const _: () = assert!(size_of::<Option<Latest>>() == 16);
 
 impl Steps {
     /// Counts the step to a packet.
@@ -76,12 +79,11 @@ impl Steps {
         let source = u64::from(u32::from_be_bytes([a, b, c, d]));
         let own = u64::from(packet.dest_qp.get()) | u64::from(is_response) << 24;
         let key = source << 32 | own | u64::from(packet.file) << 25;
-        let reads = packet.reth.filter(|_| info.operation == Operation::ReadRequest);
-        let tells_next = reads.is_none_or(|reth| reth.length <= ONE_RESPONSE)
-            && (packet.reth.is_some() || info.operation != Operation::ReadRequest);
+        let tells_next = info.operation != Operation::ReadRequest
+            || packet.reth.is_some_and(|reth| reth.length <= ONE_RESPONSE);
         let packets = match packet.unsplit {
             Unsplit::No => 1,
-            _ => (packet.payload_len / PACKET_MIN).cast_signed(),
+            _ => u16::try_from(packet.payload_len / PACKET_MIN).unwrap_or(u16::MAX),
         };
         let latest = Latest { key, psn: packet.psn, tells_next, packets };
         if self.latest.is_empty() {
@@ -109,7 +111,7 @@ impl Steps {
             1 => self.plain += 1,
             gap @ 2..=GAP_MAX => {
                 self.gaps += 1;
-                self.behind_trains += u64::from(gap <= from.packets);
+                self.behind_trains += u64::from(gap <= from.packets.into());
                 self.skipped += u64::from(gap.unsigned_abs() - 1);
             }
             ..=0 => self.reactions += 1,

@@ -223,7 +223,7 @@ mod tests {
             reth: None,
             digest: 0,
             cm: None,
-            sightings: Default::default(),
+            sightings: None,
         }
     }
 

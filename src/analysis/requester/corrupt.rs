@@ -44,6 +44,7 @@ impl Corrupt {
     }
 
     /// The request with a sequence number.
+    #[inline]
     pub(super) fn request(&self, sequence: u64) -> Option<CorruptRequest> {
         self.requests.iter().find(|request| request.sequence == sequence).copied()
     }
@@ -112,7 +113,7 @@ impl Requester {
         let near = self.progress.unacked.min(self.recovery.cursor)
             ..self.next().saturating_add(EVIDENCE_MAX as u64 * 2);
         let is_near = self.progress.space.is_started() && near.contains(&sequence);
-        if is_near && !packet.sightings.is_damaged_copy {
+        if is_near && !packet.sightings().is_damaged_copy {
             let (frame, time) = (packet.frame, packet.time);
             self.corrupt.add_request(CorruptRequest { sequence, frame, time });
         }

@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::inflight::Inflight;
 use super::limits::STALLS_MAX;
 use super::records::Record;
-use super::{Message, PacketFacts, Requester, RetransmissionCause, Scene, Sink, Verdict};
+use super::{Message, PacketFacts, Requester, RetransmissionCause, Scene, Verdict};
 use crate::analysis::connection::Stall;
 use crate::analysis::message::{OperationStatistics, Outcome};
 use crate::observe::disorder::Lateness;
@@ -14,7 +14,7 @@ use crate::wire::Operation;
 
 impl Requester {
     /// Tells and removes the messages that are complete.
-    pub(super) fn complete<S: Sink>(&mut self, scene: &mut Scene<'_, S>) {
+    pub(super) fn complete(&mut self, scene: &mut Scene<'_>) {
         while let Some(message) = self.messages.first()
             && message.is_complete()
         {
@@ -28,22 +28,17 @@ impl Requester {
     }
 
     /// Tells that a message ended, and counts it.
-    pub(super) fn tell<S: Sink>(
-        &mut self,
-        inflight: &Inflight,
-        outcome: Outcome,
-        scene: &mut Scene<'_, S>,
-    ) {
+    pub(super) fn tell(&mut self, inflight: &Inflight, outcome: Outcome, scene: &mut Scene<'_>) {
         let message = inflight.message(scene.flow, scene.requester, outcome);
         self.count(&message);
         scene.sink.message(&message);
     }
 
     /// Tells and removes all messages in flight, with the outcome of each in turn.
-    pub(super) fn tell_all<S: Sink>(
+    pub(super) fn tell_all(
         &mut self,
         mut outcomes: impl Iterator<Item = Outcome>,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         while let Some(message) = self.messages.pop_first() {
             scene.budget.messages = scene.budget.messages.saturating_sub(1);
@@ -107,7 +102,7 @@ impl Requester {
 
     /// Counts a packet that several capture points saw out of order, unless it is counted.
     pub(super) fn count_sighted_late(&mut self, packet: &PacketFacts, verdict: &mut Verdict) {
-        let Some(lateness) = packet.sightings.reordered else { return };
+        let Some(lateness) = packet.sightings().reordered else { return };
         if core::mem::replace(&mut verdict.reordered, true) {
             self.statistics.lateness.widen(lateness);
         } else {

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::progress::Seen;
 use super::recovery::Recovery;
-use super::{Budget, PacketFacts, Requester, RetransmissionCause, Scene, Sink};
+use super::{Budget, PacketFacts, Requester, RetransmissionCause, Scene};
 use crate::analysis::connection::Stall;
 use crate::analysis::evidence::Failure;
 use crate::analysis::message::Outcome;
@@ -35,12 +35,12 @@ const RETRIES_MAX: u32 = 7;
 impl Requester {
     /// Ends what is in flight when the capture does, or when the queue pair begins anew: `silence`,
     /// if it was long since the last packet of the connection.
-    pub(in crate::analysis) fn end<S: Sink>(
+    pub(in crate::analysis) fn end(
         &mut self,
         service: Service,
         silence: Option<Stall>,
         end_time: Instant,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         match service {
             Service::Uc | Service::Ud => {
@@ -84,10 +84,10 @@ impl Requester {
     }
 
     /// Forgets what is in flight, because the PSNs that follow have nothing to do with it.
-    pub(in crate::analysis) fn resynchronize<S: Sink>(
+    pub(in crate::analysis) fn resynchronize(
         &mut self,
         packet: &PacketFacts,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         self.release_records(scene.budget);
         self.tell_all(core::iter::repeat(Outcome::InFlight), scene);
@@ -113,7 +113,7 @@ impl Requester {
 
     /// Decides how messages in flight ended when the capture does, or when the queue pair begins
     /// anew.
-    fn end_reliable<S: Sink>(&mut self, end_time: Instant, scene: &mut Scene<'_, S>) {
+    fn end_reliable(&mut self, end_time: Instant, scene: &mut Scene<'_>) {
         self.accept_missing_responses(scene);
         let mut unanswered = self.reads.runs.take_unanswered(self.progress.unacked);
         let least = self.round_trip.timeout_least();
@@ -192,7 +192,7 @@ impl Requester {
 
     /// READs whose responses the capture missed: later requests were answered, and the requester
     /// did not go back.
-    fn accept_missing_responses<S: Sink>(&mut self, scene: &mut Scene<'_, S>) {
+    fn accept_missing_responses(&mut self, scene: &mut Scene<'_>) {
         while let Some(read) = self.messages.first_read() {
             let (first, last, end) = (read.first, read.last, read.responses_end);
             let is_passed = self.progress.unacked > last + 1

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use super::limits::{OPEN_LOSSES_MAX, UNSEEN_MAX};
 use super::records::RecordFlags;
 use super::{
-    Certainty, LossNote, LossPlace, LostBetween, PacketFacts, PacketRole, Requester, Scene, Sink,
+    Certainty, LossNote, LossPlace, LostBetween, PacketFacts, PacketRole, Requester, Scene,
 };
 use crate::observe::transmissions::Spanning;
 
@@ -193,14 +193,14 @@ impl OpenLoss {
 
 impl Requester {
     /// Reports what several capture points tell: one saw the packet, the next one did not.
-    pub(in crate::analysis) fn report_between<S: Sink>(
+    pub(in crate::analysis) fn report_between(
         &mut self,
         sequence: u64,
         role: PacketRole,
         packet: &PacketFacts,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
-        let Some(between) = packet.sightings.lost else { return };
+        let Some(between) = packet.sightings().lost else { return };
         if role != PacketRole::Request {
             self.reads.remember_lost(sequence);
         }
@@ -210,13 +210,14 @@ impl Requester {
 
     /// Notes that several capture points follow the packets of this kind: requests, or responses. A
     /// file that goes on tells that what it did not see before was lost.
-    pub(super) fn note_followed<S: Sink>(
+    #[inline]
+    pub(super) fn note_followed(
         &mut self,
         kind: usize,
         packet: &PacketFacts,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
-        let sightings = packet.sightings;
+        let Some(sightings) = packet.sightings.as_deref() else { return };
         if !sightings.is_delivered && sightings.lost.is_none() && sightings.unseen.is_none() {
             return;
         }
@@ -240,14 +241,14 @@ impl Requester {
     }
 
     /// Tells the losses of packets that the next capture point did not see.
-    pub(super) fn tell_unseen<S: Sink>(&mut self, scene: &mut Scene<'_, S>) {
+    pub(super) fn tell_unseen(&mut self, scene: &mut Scene<'_>) {
         while let Some(OpenLoss { loss, place, .. }) = self.losses.unseen.pop_front() {
             self.tell_loss(loss, place, scene);
         }
     }
 
     /// Takes a loss that one capture point shows.
-    pub(super) fn report<S: Sink>(&mut self, loss: Loss, sign: Sign, scene: &mut Scene<'_, S>) {
+    pub(super) fn report(&mut self, loss: Loss, sign: Sign, scene: &mut Scene<'_>) {
         // What was captured with a wrong ICRC was damaged before it came to the capture point.
         let place = match loss.frame {
             Some(_) if !loss.is_corrupt => LossPlace::AfterCapturePoint,
@@ -256,12 +257,12 @@ impl Requester {
         self.report_open(loss, place, sign, scene);
     }
 
-    pub(super) fn report_open<S: Sink>(
+    pub(super) fn report_open(
         &mut self,
         loss: Loss,
         place: LossPlace,
         sign: Sign,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         if self.losses.is_followed[usize::from(loss.role != PacketRole::Request)] {
             return;
@@ -275,7 +276,7 @@ impl Requester {
     }
 
     /// Tells the losses that nothing disproved.
-    pub(super) fn tell_open_losses<S: Sink>(&mut self, scene: &mut Scene<'_, S>) {
+    pub(super) fn tell_open_losses(&mut self, scene: &mut Scene<'_>) {
         while let Some(oldest) = self.losses.open.pop_front() {
             self.tell_open_loss(&oldest, scene);
         }
@@ -283,7 +284,7 @@ impl Requester {
 
     /// Tells a loss that nothing disproved. Where one packet of [`LATE_SHARE`] that are missing is
     /// late, a NAK does not tell a lost packet from a late one; where most are, nor does a gap.
-    fn tell_open_loss<S: Sink>(&mut self, open: &OpenLoss, scene: &mut Scene<'_, S>) {
+    fn tell_open_loss(&mut self, open: &OpenLoss, scene: &mut Scene<'_>) {
         let late = self.losses.late;
         let lost = self.statistics.lost_requests + self.losses.open.len() as u64 + 1;
         let is_mostly_late = late > lost;
@@ -305,7 +306,7 @@ impl Requester {
     }
 
     /// Counts and tells a loss.
-    fn tell_loss<S: Sink>(&mut self, loss: Loss, place: LossPlace, scene: &mut Scene<'_, S>) {
+    fn tell_loss(&mut self, loss: Loss, place: LossPlace, scene: &mut Scene<'_>) {
         let is_request = loss.role == PacketRole::Request;
         if is_request {
             self.statistics.lost_requests += 1;
@@ -327,7 +328,7 @@ impl Requester {
         self.sink_loss(&loss, place, scene);
     }
 
-    fn sink_loss<S: Sink>(&self, loss: &Loss, place: LossPlace, scene: &mut Scene<'_, S>) {
+    fn sink_loss(&self, loss: &Loss, place: LossPlace, scene: &mut Scene<'_>) {
         let is_request = loss.role == PacketRole::Request;
         scene.sink.loss(&LossNote {
             flow: scene.flow,
@@ -371,7 +372,7 @@ fn between_loss(
     packet: &PacketFacts,
     LostBetween { from, to, frame }: LostBetween,
 ) -> OpenLoss {
-    let is_corrupt = packet.sightings.is_damaged_later;
+    let is_corrupt = packet.sightings().is_damaged_later;
     let loss = Loss::of(role, sequence, packet.frame).captured(frame).proven();
     let loss = Loss { is_corrupt, ..loss };
     OpenLoss { loss, place: LossPlace::Between { from, to }, sign: Sign::Gap }

@@ -6,7 +6,7 @@ use super::limits::MISSING_RESPONSES_MAX;
 use super::losses::{Loss, Sign};
 use super::records::RecordFlags;
 use super::recovery::{Asked, OpenTimeout, Trigger};
-use super::{LossPlace, PacketFacts, PacketRole, Requester, RetransmissionCause, Scene, Sink};
+use super::{LossPlace, PacketFacts, PacketRole, Requester, RetransmissionCause, Scene};
 use crate::observe::responses::Missing;
 use crate::observe::timing::TIMEOUT_LEAST;
 use crate::observe::transmissions::Spanning;
@@ -14,13 +14,13 @@ use crate::time::Instant;
 
 impl Requester {
     /// Decides what was lost when the requester goes back to `sequence` with `packet`.
-    pub(super) fn judge_losses<S: Sink>(
+    pub(super) fn judge_losses(
         &mut self,
         sequence: u64,
         cause: RetransmissionCause,
         trigger: Option<Trigger>,
         packet: &PacketFacts,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         let trigger =
             trigger.filter(|trigger| trigger.sequence <= sequence.max(self.progress.unacked));
@@ -62,7 +62,7 @@ impl Requester {
 
     /// Reports the responses that are missing before the last one: the requester goes back for want
     /// of them.
-    fn report_passed<S: Sink>(&mut self, proof: u64, scene: &mut Scene<'_, S>) {
+    fn report_passed(&mut self, proof: u64, scene: &mut Scene<'_>) {
         let sequence = self.answers.last.sequence;
         if self.answers.last.is_response {
             // Told when it came.
@@ -75,12 +75,12 @@ impl Requester {
     }
 
     /// The requester goes back because of a NAK, or would have, had the NAK reached it.
-    fn judge_nak<S: Sink>(
+    fn judge_nak(
         &mut self,
         trigger: &Trigger,
         cause: RetransmissionCause,
         packet: &PacketFacts,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         let (sequence, resent) = (trigger.sequence, self.corrupt.retransmission_for(trigger));
         if sequence < self.progress.unacked && cause == RetransmissionCause::SequenceNak {
@@ -123,12 +123,7 @@ impl Requester {
 
     /// Reports the PSNs behind `sequence` that did not come to the capture point: they were lost
     /// before it.
-    fn report_skipped<S: Sink>(
-        &mut self,
-        sequence: u64,
-        proof: u64,
-        scene: &mut Scene<'_, S>,
-    ) -> bool {
+    fn report_skipped(&mut self, sequence: u64, proof: u64, scene: &mut Scene<'_>) -> bool {
         if self.progress.gaps == 0 && self.progress.skips == 0 {
             return false;
         }
@@ -169,12 +164,7 @@ impl Requester {
 
     /// Reports the packet to which the requester goes back, if it was captured with a wrong ICRC
     /// before the proof.
-    fn report_corrupt<S: Sink>(
-        &mut self,
-        sequence: u64,
-        proof: u64,
-        scene: &mut Scene<'_, S>,
-    ) -> bool {
+    fn report_corrupt(&mut self, sequence: u64, proof: u64, scene: &mut Scene<'_>) -> bool {
         let Some(corrupt) = self.corrupt.take_request_before(sequence, proof) else { return false };
         let loss = Loss::request(sequence, proof).corrupt(corrupt.frame);
         self.report(loss, Sign::Gap, scene);
@@ -182,12 +172,12 @@ impl Requester {
     }
 
     /// Reports a retransmission that did not come to the capture point.
-    fn report_not_seen<S: Sink>(&mut self, sequence: u64, proof: u64, scene: &mut Scene<'_, S>) {
+    fn report_not_seen(&mut self, sequence: u64, proof: u64, scene: &mut Scene<'_>) {
         self.report(Loss::request(sequence, proof), Sign::Gap, scene);
     }
 
     /// Reports the packet that a NAK asked for.
-    fn report_naked<S: Sink>(&mut self, sequence: u64, proof: u64, scene: &mut Scene<'_, S>) {
+    fn report_naked(&mut self, sequence: u64, proof: u64, scene: &mut Scene<'_>) {
         let Some(record) = self.progress.records.get_mut(sequence) else { return };
         let reported = RecordFlags::LOSS_REPORTED | RecordFlags::LATE;
         if !record.is_seen() || record.flags.intersects(reported) || proof < record.frame {
@@ -202,12 +192,7 @@ impl Requester {
 
     /// Reports the responses that are missing before one that came: they were lost before the
     /// capture point. A READ or ATOMIC without any response may have been lost itself.
-    pub(super) fn report_missing<S: Sink>(
-        &mut self,
-        missing: &Missing,
-        proof: u64,
-        scene: &mut Scene<'_, S>,
-    ) {
+    pub(super) fn report_missing(&mut self, missing: &Missing, proof: u64, scene: &mut Scene<'_>) {
         let sequences = || missing.tail.clone().chain(missing.head.clone());
         let is_only = sequences().take(2).count() + missing.unanswered.len() == 1;
         for sequence in sequences().take(MISSING_RESPONSES_MAX) {
@@ -225,12 +210,12 @@ impl Requester {
 
     /// Reports a READ response or ATOMIC acknowledgement that did not come. `is_only`: no other is
     /// missing, so that one with a damaged PSN is this one.
-    fn report_missing_response<S: Sink>(
+    fn report_missing_response(
         &mut self,
         sequence: u64,
         is_only: bool,
         proof: u64,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         let corrupt = self
             .corrupt
@@ -254,12 +239,7 @@ impl Requester {
 
     /// A timeout without any hint: an acknowledgement was lost, or the last request, or the
     /// responder is slow.
-    fn judge_timeout<S: Sink>(
-        &mut self,
-        sequence: u64,
-        packet: &PacketFacts,
-        scene: &mut Scene<'_, S>,
-    ) {
+    fn judge_timeout(&mut self, sequence: u64, packet: &PacketFacts, scene: &mut Scene<'_>) {
         let is_read = self.messages.find(sequence).is_some_and(|message| message.needs_response());
         let tail = (self.next().saturating_sub(1), self.progress.last_request.frame);
         let timeout = OpenTimeout { sequence, frame: packet.frame, tail, is_read };
@@ -301,11 +281,11 @@ impl Requester {
 
     /// Decides what an earlier timeout was about, when `acknowledged` is the first sequence number
     /// that is not acknowledged.
-    pub(super) fn resolve_timeout<S: Sink>(
+    pub(super) fn resolve_timeout(
         &mut self,
         acknowledged: u64,
         packet: &PacketFacts,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         let Some(timeout) = self.recovery.open_timeout.take() else { return };
         if acknowledged <= timeout.sequence {
@@ -347,7 +327,7 @@ impl Requester {
 
     /// Reports a response that passed the capture point and did not reach the requester: once for
     /// each frame.
-    fn report_answer<S: Sink>(&mut self, loss: Loss, sign: Sign, scene: &mut Scene<'_, S>) {
+    fn report_answer(&mut self, loss: Loss, sign: Sign, scene: &mut Scene<'_>) {
         // Told before: what was retransmitted for want of it was lost too.
         if !loss.frame.is_some_and(|frame| self.losses.is_answer_told(frame)) {
             self.report_open(loss, LossPlace::AfterCapturePoint, sign, scene);

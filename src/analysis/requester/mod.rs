@@ -59,8 +59,8 @@ use crate::observe::round_trip::RoundTrip;
 use crate::wire::{Psn, Role, Service};
 
 /// Context of a requester: its flow and end, and the sink that it reports to.
-pub(super) struct Scene<'a, S> {
-    pub(super) sink: &'a mut S,
+pub(super) struct Scene<'a> {
+    pub(super) sink: &'a mut dyn Sink,
     pub(super) budget: &'a mut Budget,
     pub(super) flow: FlowNumber,
     /// End of the flow that the requester is.
@@ -112,11 +112,13 @@ impl Requester {
     }
 
     /// Returns the sequence number of a PSN: the one nearest to what is sent next.
+    #[inline]
     fn sequence_of(&self, psn: Psn) -> u64 {
         self.progress.space.sequence_of(psn)
     }
 
     /// Whether a PSN is so far from everything in flight that it cannot belong to this connection.
+    #[inline]
     pub(super) fn is_far(&self, psn: Psn) -> bool {
         self.progress.space.is_far(psn, self.progress.lowest())
     }
@@ -158,6 +160,7 @@ impl Requester {
     }
 
     /// Whether a response may make it go back, so that the round trips of the other end matter.
+    #[inline]
     pub(super) fn is_asked_to_go_back(&self) -> bool {
         self.recovery.trigger.or(self.recovery.implied).is_some()
     }
@@ -180,7 +183,7 @@ impl Requester {
     /// Returns the place where most of a silence passed that a response ends, if capture points at
     /// both ends tell.
     pub(super) fn blame_for(&self, packet: &PacketFacts, silence: Duration) -> Option<Blame> {
-        let answered = packet.sightings.far?;
+        let answered = packet.sightings().far?;
         let info = packet.opcode.info().filter(|info| info.role == Role::Response)?;
         let requested = self.progress.last_far().filter(|_| info.service != Service::Ud)?;
         let at_responder = answered.saturating_since(requested);

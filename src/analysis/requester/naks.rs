@@ -6,7 +6,7 @@ use super::answers::LastNak;
 use super::progress::Seen;
 use super::records::RecordFlags;
 use super::recovery::{Asked, Trigger};
-use super::{PacketFacts, Requester, RetransmissionCause, Scene, Sink, Verdict};
+use super::{PacketFacts, Requester, RetransmissionCause, Scene, Verdict};
 use crate::analysis::evidence::Refusal;
 use crate::analysis::message::Outcome;
 use crate::time::Instant;
@@ -105,7 +105,7 @@ impl Requester {
         else {
             return false;
         };
-        if packet.sightings.is_delivered {
+        if packet.sightings().is_delivered {
             return false;
         }
         let is_at_once = time.saturating_since(known.time) < self.round_trip.smoothed() / 2;
@@ -120,13 +120,13 @@ impl Requester {
         !(is_due && self.answers.take_due())
     }
 
-    pub(super) fn handle_nak<S: Sink>(
+    pub(super) fn handle_nak(
         &mut self,
         packet: &PacketFacts,
         code: NakCode,
         is_sent_earlier: bool,
         verdict: &mut Verdict,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         let sequence = verdict.sequence;
         let before = self.answers.last_nak;
@@ -140,7 +140,7 @@ impl Requester {
         }
         self.evidence().naks.push(packet.frame);
         // One that others overtook was sent before they acknowledged.
-        let is_late = is_sent_earlier || packet.sightings.reordered.is_some();
+        let is_late = is_sent_earlier || packet.sightings().reordered.is_some();
         let ack = self.answers.last;
         if sequence < self.progress.unacked.min(ack.sequence + 1) && ack.frame > 0 && !is_late {
             let frames = &mut self.evidence().naks_of_acknowledged;
@@ -212,12 +212,12 @@ impl Requester {
     }
 
     /// The responder refused a request for good: its queue pair and the requester's fail (§9.9.2).
-    fn refuse<S: Sink>(
+    fn refuse(
         &mut self,
         sequence: u64,
         code: NakCode,
         packet: &PacketFacts,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         self.is_failed = true;
         while let Some(mut message) = self.messages.pop_first() {
@@ -243,12 +243,12 @@ impl Requester {
         }
     }
 
-    pub(super) fn handle_rnr<S: Sink>(
+    pub(super) fn handle_rnr(
         &mut self,
         packet: &PacketFacts,
         timer: RnrTimer,
         verdict: &mut Verdict,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         let sequence = verdict.sequence;
         if self.is_nak_copy(sequence, packet) {

@@ -132,8 +132,10 @@ impl Requester {
     }
 
     /// The path MTU became known, and so does how many sequence numbers the last READ has.
+    #[inline]
     pub(super) fn set_mtu(&mut self, mtu: u32) {
-        if !MTUS.contains(&mtu) {
+        let is_certain = self.sizes.mtu != 0 && self.sizes.guessed_read.is_none();
+        if is_certain || !MTUS.contains(&mtu) {
             return;
         }
         if let Some(read) = self.sizes.guessed_read.take()

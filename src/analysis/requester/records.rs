@@ -112,12 +112,12 @@ impl Transmissions<Record> {
     }
 
     /// Takes `span` sequence numbers from `sequence` on out of a record of several that were
-    /// skipped, so that they have a record of their own.
-    pub(super) fn isolate(&mut self, sequence: u64, span: u32) {
-        let Some(at) = self.position(sequence) else { return };
-        let Some(&record) = self.at(at) else { return };
+    /// skipped, so that they have a record of their own. Returns the record of `sequence`.
+    pub(super) fn isolate(&mut self, sequence: u64, span: u32) -> Option<&mut Record> {
+        let at = self.position(sequence)?;
+        let record = *self.at(at)?;
         if record.span <= 1 || record.is_seen() {
-            return;
+            return self.at_mut(at);
         }
         let before = u32::try_from(sequence - record.sequence).unwrap_or(0);
         let span = span.clamp(1, record.span - before);
@@ -132,5 +132,6 @@ impl Transmissions<Record> {
         if before > 0 {
             self.insert_at(at, Record { span: before, ..record });
         }
+        self.at_mut(at + usize::from(before > 0))
     }
 }

@@ -5,7 +5,7 @@ use super::progress::Seen;
 use super::records::{Record, RecordFlags};
 use super::recovery::{Asked, Tentative, TentativePacket, Trigger};
 use super::retransmissions::Repeat;
-use super::{PacketFacts, PacketRole, Requester, RetransmissionCause, Scene, Sink, Verdict};
+use super::{PacketFacts, PacketRole, Requester, RetransmissionCause, Scene, Verdict};
 use crate::analysis::message::Outcome;
 use crate::observe::responses::Run;
 use crate::observe::transmissions::Spanning;
@@ -14,11 +14,11 @@ use crate::wire::{OpcodeInfo, Operation};
 
 impl Requester {
     /// Handles a request packet.
-    pub(in crate::analysis) fn handle_request<S: Sink>(
+    pub(in crate::analysis) fn handle_request(
         &mut self,
         packet: &PacketFacts,
         info: &OpcodeInfo,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) -> Verdict {
         let sequence = self.sequence_of(packet.psn);
         if !self.progress.space.is_started() {
@@ -28,11 +28,11 @@ impl Requester {
         }
         self.learn_mtu(packet, info, sequence);
         let span = self.span_of(packet, info, sequence);
-        let is_late = self.settle_tentative(sequence, span, packet);
+        let is_late = self.tentative.is_some() && self.settle_tentative(sequence, span, packet);
         self.note_followed(0, packet, scene);
         self.expect_responses(sequence, span, packet, info);
         let mut verdict = Verdict { sequence, ..Verdict::default() };
-        if packet.sightings.is_copy {
+        if packet.sightings().is_copy {
             verdict.duplicate = true;
             self.handle_copy(sequence, packet, info);
             return verdict;
@@ -98,7 +98,7 @@ impl Requester {
 
     /// Notes the responses that a READ or ATOMIC makes the responder send, if it reaches it.
     fn expect_responses(&mut self, first: u64, span: u32, packet: &PacketFacts, info: &OpcodeInfo) {
-        if packet.sightings.lost.is_some() || packet.sightings.unseen.is_some() {
+        if packet.sightings().lost.is_some() || packet.sightings().unseen.is_some() {
             return;
         }
         self.reads.runs.arrive(first, u64::from(span));
@@ -123,29 +123,32 @@ impl Requester {
         cause: RetransmissionCause,
         packet: &PacketFacts,
     ) -> Option<Box<Tentative>> {
-        let record = *self.progress.records.get(sequence).filter(|record| record.missing > 0)?;
         let end = sequence + u64::from(span);
-        let time = packet.time;
-        (end < self.recovery.cursor || sequence > self.recovery.cursor).then(|| {
-            let record = Record { sequence, ..record };
-            let (wire_len, frame) = (packet.wire_len, packet.frame);
-            Box::new(Tentative {
-                before: self.recovery.clone(),
-                round_trip: self.round_trip,
-                disorder: self.progress.disorder.clone(),
-                packets: vec![TentativePacket { record, wire_len, frame }],
-                end,
-                cause,
-                wait: time.saturating_since(record.time),
-                time,
-            })
-        })
+        if end >= self.recovery.cursor && sequence <= self.recovery.cursor {
+            return None;
+        }
+        let record = *self.progress.records.get(sequence).filter(|record| record.missing > 0)?;
+        let record = Record { sequence, ..record };
+        let PacketFacts { time, wire_len, frame, .. } = *packet;
+        Some(Box::new(Tentative {
+            before: self.recovery.clone(),
+            round_trip: self.round_trip,
+            disorder: self.progress.disorder.clone(),
+            packets: vec![TentativePacket { record, wire_len, frame }],
+            end,
+            cause,
+            wait: time.saturating_since(record.time),
+            time,
+        }))
     }
 
     /// Counts the packets from `cursor` to `sequence` as missing at the capture point, unless they
     /// are acknowledged by now: while it retransmits, the requester sends all packets in order.
     pub(super) fn skip_until(&mut self, cursor: u64, sequence: u64) {
         let from = cursor.max(self.progress.unacked);
+        if from >= sequence {
+            return;
+        }
         let mut skips = 0;
         for record in
             self.progress.records.range_mut(from, sequence).filter(|record| record.is_seen())
@@ -182,13 +185,17 @@ impl Requester {
     }
 
     /// Applies the sightings of a request by several capture points.
-    pub(super) fn apply_sightings<S: Sink>(
+    #[inline]
+    pub(super) fn apply_sightings(
         &mut self,
         packet: &PacketFacts,
         verdict: &mut Verdict,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
-        let (sequence, sightings) = (verdict.sequence, packet.sightings);
+        if packet.sightings.is_none() && !verdict.reordered {
+            return;
+        }
+        let (sequence, sightings) = (verdict.sequence, packet.sightings());
         if sightings.reordered.is_none() && sightings.lost.is_none() && !verdict.reordered {
             return;
         }
@@ -205,13 +212,13 @@ impl Requester {
     }
 
     /// Remembers a packet, and where the requester stands then.
-    fn transmit<S: Sink>(
+    fn transmit(
         &mut self,
         sequence: u64,
         span: u32,
         packet: &PacketFacts,
         verdict: &Verdict,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         let (time, frame) = (packet.time, packet.frame);
         let mut flags = RecordFlags::empty();
@@ -256,10 +263,10 @@ impl Requester {
                     end.unwrap_or_else(|| sequence + u64::from(span)).min(self.next());
             }
         }
-        self.progress.note_request(Seen { time, frame }, packet.sightings.far);
+        self.progress.note_request(Seen { time, frame }, packet.sightings().far);
     }
 
-    fn push_record<S: Sink>(&mut self, record: Record, scene: &mut Scene<'_, S>) {
+    fn push_record(&mut self, record: Record, scene: &mut Scene<'_>) {
         let (history, most) = (scene.budget.history_max(), scene.budget.packets_max());
         while let Some(first) = self.progress.records.first()
             && self.progress.records.len() >= history
@@ -282,14 +289,14 @@ impl Requester {
     }
 
     /// Follows the message that the packet belongs to.
-    fn follow_message<S: Sink>(
+    fn follow_message(
         &mut self,
         sequence: u64,
         span: u32,
         packet: &PacketFacts,
         info: &OpcodeInfo,
         verdict: &Verdict,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         let before = self.messages.len();
         self.messages.handle_packet(sequence, span, packet, info);
@@ -320,7 +327,7 @@ impl Requester {
     }
 
     /// Forgets the oldest messages if there are too many.
-    fn forget_messages<S: Sink>(&mut self, scene: &mut Scene<'_, S>) {
+    fn forget_messages(&mut self, scene: &mut Scene<'_>) {
         while self.messages.len() > scene.budget.messages_max() {
             let Some(message) = self.messages.pop_first() else { return };
             scene.budget.messages = scene.budget.messages.saturating_sub(1);

@@ -3,7 +3,7 @@
 use super::answers::{Heard, LastAnswer};
 use super::limits::{PSN_JUMP_MAX, RESPONSES_MAX};
 use super::records::RecordFlags;
-use super::{PacketFacts, PacketRole, Requester, RetransmissionCause, Scene, Sink, Verdict};
+use super::{PacketFacts, PacketRole, Requester, RetransmissionCause, Scene, Verdict};
 use crate::observe::disorder::Lateness;
 use crate::observe::responses::Arrival;
 use crate::observe::timing::TIMEOUT_LEAST;
@@ -36,24 +36,24 @@ pub(in crate::analysis) fn role_of(packet: &PacketFacts, info: &OpcodeInfo) -> P
 
 impl Requester {
     /// Handles a response packet.
-    pub(in crate::analysis) fn handle_response<S: Sink>(
+    pub(in crate::analysis) fn handle_response(
         &mut self,
         packet: &PacketFacts,
         info: &OpcodeInfo,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) -> Verdict {
         let sequence = self.sequence_of(packet.psn);
         let mut verdict = Verdict { sequence, ..Verdict::default() };
         self.statistics.response_packets += 1;
         self.note_followed(1, packet, scene);
-        let is_copy = packet.sightings.is_copy;
+        let is_copy = packet.sightings().is_copy;
         if is_copy && !self.is_copy_of_lost(sequence, packet) {
             verdict.duplicate = true;
             self.statistics.response_packets -= 1;
             self.count_duplicate(packet.frame);
             return verdict;
         }
-        if packet.sightings.lost.is_some() {
+        if packet.sightings().lost.is_some() {
             // The requester never got it.
             self.report_between(sequence, role_of(packet, info), packet, scene);
             return verdict;
@@ -73,7 +73,7 @@ impl Requester {
             self.answer_round_again(sequence, true, packet);
         }
         let is_late = matches!(place, Place::Late | Place::OutOfOrder(_));
-        if is_late && !packet.sightings.is_delivered {
+        if is_late && !packet.sightings().is_delivered {
             verdict.reordered = true;
             let lateness = match place {
                 Place::OutOfOrder(lateness) => Some(lateness),
@@ -110,12 +110,12 @@ impl Requester {
 
     /// Reports the responses that are missing before a READ response or an ATOMIC acknowledgement.
     /// Returns its place among those that are due.
-    fn follow_run<S: Sink>(
+    fn follow_run(
         &mut self,
         sequence: u64,
         packet: &PacketFacts,
         info: &OpcodeInfo,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) -> Place {
         let (begins, ends) = (info.position.begins(), info.position.ends());
         self.reads.runs.size(self.sizes.mtu());
@@ -151,16 +151,16 @@ impl Requester {
 
     /// Whether the network's copy of a response that was lost came to the requester in its place.
     fn is_copy_of_lost(&mut self, sequence: u64, packet: &PacketFacts) -> bool {
-        packet.sightings.is_delivered && self.reads.take_lost(sequence)
+        packet.sightings().is_delivered && self.reads.take_lost(sequence)
     }
 
-    fn handle_ack<S: Sink>(
+    fn handle_ack(
         &mut self,
         packet: &PacketFacts,
         credits: Credits,
         is_sent_earlier: bool,
         verdict: &mut Verdict,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         let sequence = verdict.sequence;
         if sequence < self.progress.unacked {
@@ -201,7 +201,7 @@ impl Requester {
     ) {
         // Where several capture points saw it, it is known to be no copy, and in which order it was
         // sent.
-        let is_known = packet.sightings.is_delivered;
+        let is_known = packet.sightings().is_delivered;
         let is_equal = self.answers.has_ack(verdict.sequence, packet.digest);
         if !is_sent_earlier && self.answers.take_due() {
             self.disprove_nak(verdict.sequence);
@@ -228,12 +228,7 @@ impl Requester {
     }
 
     /// All before `unacked` arrived at the responder.
-    pub(super) fn advance<S: Sink>(
-        &mut self,
-        unacked: u64,
-        packet: &PacketFacts,
-        scene: &mut Scene<'_, S>,
-    ) {
+    pub(super) fn advance(&mut self, unacked: u64, packet: &PacketFacts, scene: &mut Scene<'_>) {
         if unacked <= self.progress.unacked {
             return;
         }
@@ -265,11 +260,11 @@ impl Requester {
         self.messages.acknowledge(unacked, (packet.time, packet.frame));
     }
 
-    fn handle_atomic_ack<S: Sink>(
+    fn handle_atomic_ack(
         &mut self,
         packet: &PacketFacts,
         verdict: &mut Verdict,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         let sequence = verdict.sequence;
         let Some(message) = self.messages.find_mut(sequence) else {
@@ -279,7 +274,7 @@ impl Requester {
         let is_answered = message.end.is_some();
         let (requests, is_read) = (message.requests, message.needs_response());
         if is_answered || !is_read {
-            verdict.duplicate = is_answered && requests < 2 && !packet.sightings.is_delivered;
+            verdict.duplicate = is_answered && requests < 2 && !packet.sightings().is_delivered;
             return;
         }
         if self.is_dropped(sequence, sequence, packet) {
@@ -287,7 +282,7 @@ impl Requester {
             return;
         }
         let is_overtaken = requests < 2 && sequence < self.answers.last.sequence;
-        if is_overtaken && !packet.sightings.is_delivered && !verdict.reordered {
+        if is_overtaken && !packet.sightings().is_delivered && !verdict.reordered {
             verdict.reordered = true;
             self.count_reordered(packet.frame);
         }
@@ -343,7 +338,7 @@ impl Requester {
     /// Whether a response that the requester drops came before. Remembers it otherwise.
     fn is_response_copy(&mut self, sequence: u64, packet: &PacketFacts) -> bool {
         if self.reads.frame_of(sequence).is_some() || self.recovery.dropped.contains(&sequence) {
-            return !packet.sightings.is_delivered;
+            return !packet.sightings().is_delivered;
         }
         if self.recovery.dropped.len() >= RESPONSES_MAX {
             self.recovery.dropped.pop_front();
@@ -356,16 +351,16 @@ impl Requester {
     /// of the network's.
     fn judge_old_response(&mut self, sequence: u64, packet: &PacketFacts, verdict: &mut Verdict) {
         if let Some(is_repeated) = self.reads.is_ended_repeated(sequence) {
-            verdict.duplicate = !is_repeated && !packet.sightings.is_delivered;
+            verdict.duplicate = !is_repeated && !packet.sightings().is_delivered;
         }
     }
 
-    fn handle_read_response<S: Sink>(
+    fn handle_read_response(
         &mut self,
         packet: &PacketFacts,
         info: &OpcodeInfo,
         verdict: &mut Verdict,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         self.note_payload(packet);
         if !info.position.ends() {
@@ -392,11 +387,11 @@ impl Requester {
         }
         if sequence < expected {
             if !self.reads.take_missing(sequence) {
-                verdict.duplicate = requests < 2 && !packet.sightings.is_delivered;
+                verdict.duplicate = requests < 2 && !packet.sightings().is_delivered;
                 return;
             }
             // Counted where its place among those that are due shows that it is late.
-            verdict.reordered |= requests < 2 && !packet.sightings.is_delivered;
+            verdict.reordered |= requests < 2 && !packet.sightings().is_delivered;
         } else if sequence > expected {
             self.reads.add_missing(expected..sequence);
             self.imply_nak(expected, packet);

@@ -9,7 +9,7 @@ use super::inflight::{Inflight, needs_response};
 use super::losses::{Loss, Sign};
 use super::records::{Record, RecordFlags};
 use super::recovery::{Asked, NAK_REACTION, Trigger};
-use super::{Evidence, PacketFacts, Requester, RetransmissionCause, Scene, Sink, Verdict};
+use super::{Evidence, PacketFacts, Requester, RetransmissionCause, Scene, Verdict};
 use crate::observe::disorder::Disorder;
 use crate::observe::timing::{RTT_LEAST, TIMEOUT_LEAST};
 use crate::observe::transmissions::Spanning;
@@ -29,6 +29,7 @@ pub(super) enum Repeat {
 impl Requester {
     /// Whether the requester goes back to `sequence` once more after a timeout: it had gone back
     /// for a NAK, and came no further, so far as was captured.
+    #[inline]
     pub(super) fn is_stopped_at(&self, sequence: u64, packet: &PacketFacts) -> bool {
         if sequence != self.recovery.cursor
             || sequence >= self.next()
@@ -241,13 +242,13 @@ impl Requester {
     }
 
     /// The requester went back to `sequence`.
-    pub(super) fn rewind<S: Sink>(
+    pub(super) fn rewind(
         &mut self,
         sequence: u64,
         cause: RetransmissionCause,
         trigger: Option<Trigger>,
         packet: &PacketFacts,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         let now = packet.time;
         let before = self.progress.records.get(sequence).map_or(now, |record| record.time);
@@ -319,6 +320,7 @@ impl Requester {
     /// The first transmission of a new packet that was captured with a wrong ICRC only: the packet
     /// comes again because a NAK asks for it, or so late that the requester can have timed out.
     /// Without that the PSN was damaged as well.
+    #[inline]
     pub(super) fn take_resent_corrupt(
         &mut self,
         sequence: u64,
@@ -334,11 +336,11 @@ impl Requester {
 
     /// The requester retransmits a packet whose first transmission was captured with a wrong ICRC
     /// only.
-    pub(super) fn resend_corrupt<S: Sink>(
+    pub(super) fn resend_corrupt(
         &mut self,
         CorruptRequest { sequence, frame, time }: CorruptRequest,
         packet: &PacketFacts,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) -> RetransmissionCause {
         let trigger = self.recovery.trigger.take_if(|trigger| trigger.sequence == sequence);
         let cause = trigger.map_or(RetransmissionCause::Timeout, |trigger| trigger.cause);
@@ -393,10 +395,9 @@ impl Requester {
         flags: RecordFlags,
     ) -> Option<u64> {
         self.answers.expect_again(packet.frame);
-        self.progress.records.isolate(sequence, span);
         let pass = self.recovery.pass;
         let is_timeout = self.recovery.pass_cause == Some(RetransmissionCause::Timeout);
-        let record = self.progress.records.get_mut(sequence)?;
+        let record = self.progress.records.isolate(sequence, span)?;
         let since = packet.time.saturating_since(record.time);
         let is_twice = is_timeout || since < self.round_trip.smoothed();
         self.progress.gaps = self.progress.gaps.saturating_sub(record.open_gap());

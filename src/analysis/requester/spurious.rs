@@ -71,7 +71,7 @@ impl Requester {
         };
         round.packets += 1;
         round.bytes += u64::from(packet.wire_len);
-        round.arrived = round.arrived.or(packet.sightings.far);
+        round.arrived = round.arrived.or(packet.sightings().far);
         if round.is_spurious { RetransmissionCause::Spurious } else { cause }
     }
 
@@ -91,7 +91,7 @@ impl Requester {
             return;
         }
         round.answered = Some(packet.time);
-        let left = packet.sightings.far;
+        let left = packet.sightings().far;
         if left.zip(round.arrived).is_some_and(|(left, arrived)| left < arrived) {
             self.count_spurious();
         }

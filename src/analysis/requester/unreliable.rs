@@ -4,7 +4,7 @@
 use super::losses::{Loss, Sign};
 use super::progress::Seen;
 use super::records::{Record, RecordFlags};
-use super::{Message, PacketFacts, Requester, Scene, Sink, Verdict};
+use super::{Message, PacketFacts, Requester, Scene, Verdict};
 use crate::analysis::message::Outcome;
 use crate::observe::sequence::psn_of;
 use crate::observe::transmissions::Spanning;
@@ -15,11 +15,11 @@ const LATE_MAX: usize = 64;
 
 impl Requester {
     /// Handles a packet of an unreliable service.
-    pub(in crate::analysis) fn handle_unreliable<S: Sink>(
+    pub(in crate::analysis) fn handle_unreliable(
         &mut self,
         packet: &PacketFacts,
         info: &OpcodeInfo,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) -> Verdict {
         let sequence = self.sequence_of(packet.psn);
         let is_datagram = info.service == Service::Ud;
@@ -33,7 +33,7 @@ impl Requester {
             self.set_mtu(packet.payload_len);
         }
         let mut verdict = Verdict { sequence, ..Verdict::default() };
-        if packet.sightings.is_copy {
+        if packet.sightings().is_copy {
             verdict.duplicate = true;
             self.count_duplicate(packet.frame);
             return verdict;
@@ -82,13 +82,13 @@ impl Requester {
         }
     }
 
-    fn push_unreliable<S: Sink>(
+    fn push_unreliable(
         &mut self,
         skipped: u64,
         sequence: u64,
         packet: &PacketFacts,
         is_datagram: bool,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         let (time, frame) = (packet.time, packet.frame);
         let record = Record {
@@ -121,11 +121,7 @@ impl Requester {
     }
 
     /// Forgets the oldest packet; if it never came, it was lost.
-    pub(super) fn forget_unreliable<S: Sink>(
-        &mut self,
-        is_datagram: bool,
-        scene: &mut Scene<'_, S>,
-    ) {
+    pub(super) fn forget_unreliable(&mut self, is_datagram: bool, scene: &mut Scene<'_>) {
         let Some(&record) = self.progress.records.first() else { return };
         self.progress.records.pop_first();
         scene.budget.packets = scene.budget.packets.saturating_sub(1);
@@ -144,12 +140,12 @@ impl Requester {
         }
     }
 
-    fn count_datagram<S: Sink>(
+    fn count_datagram(
         &mut self,
         sequence: u64,
         packet: &PacketFacts,
         info: &OpcodeInfo,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         self.count_begun(info.operation);
         let message = Message {
@@ -173,14 +169,14 @@ impl Requester {
     }
 
     /// UC: a message of which a packet is missing or late is dropped by the receiver (§9.8.2.2).
-    fn follow_unreliable<S: Sink>(
+    fn follow_unreliable(
         &mut self,
         sequence: u64,
         is_broken: bool,
         is_first: bool,
         packet: &PacketFacts,
         info: &OpcodeInfo,
-        scene: &mut Scene<'_, S>,
+        scene: &mut Scene<'_>,
     ) {
         let begins = info.position.begins();
         if (begins || is_broken) && !self.messages.is_empty() {
@@ -212,12 +208,7 @@ impl Requester {
         }
     }
 
-    fn end_unreliable<S: Sink>(
-        &mut self,
-        outcome: Outcome,
-        packet: &PacketFacts,
-        scene: &mut Scene<'_, S>,
-    ) {
+    fn end_unreliable(&mut self, outcome: Outcome, packet: &PacketFacts, scene: &mut Scene<'_>) {
         while let Some(mut message) = self.messages.pop_first() {
             scene.budget.messages = scene.budget.messages.saturating_sub(1);
             message.end = Some((packet.time, packet.frame));

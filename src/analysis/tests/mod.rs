@@ -118,7 +118,7 @@ impl Script {
             reth: None,
             digest: psn << 8 | u32::from(opcode.0),
             cm: None,
-            sightings: Sightings::default(),
+            sightings: None,
         }
     }
 

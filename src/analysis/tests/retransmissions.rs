@@ -492,7 +492,7 @@ fn both_ends_show_that_the_answer_left_before_the_retransmission_came() {
         let mut put = |from: usize, opcode: Opcode, psn: u32, far: u64, wait: u64| {
             script.wait_micros(wait);
             let mut facts = script.facts(from, opcode, psn, 100);
-            facts.sightings = delivered(at(far));
+            facts.sightings = Some(Box::new(delivered(at(far))));
             if from == 1 {
                 facts.payload_len = 0;
                 facts.aeth = Some((Syndrome::from(Answer::Ack(Credits::UNLIMITED)), Msn::new(1)));

@@ -36,7 +36,7 @@ fn seen(file: u16, time: u64, from: u8, psn: u32) -> PacketFacts {
         reth: None,
         digest: psn,
         cm: None,
-        sightings: Sightings::default(),
+        sightings: None,
     }
 }
 
@@ -61,7 +61,7 @@ fn summary(shown: &[Shown]) -> Vec<(u32, u64, &'static str)> {
     };
     let line = |shown: &Shown| {
         let facts = &shown.facts;
-        (facts.psn.get(), facts.time.as_nanos(), word(&facts.sightings))
+        (facts.psn.get(), facts.time.as_nanos(), word(facts.sightings()))
     };
     shown.iter().map(line).collect()
 }
@@ -101,7 +101,7 @@ fn packet_that_the_next_point_does_not_see_was_lost_between_them() {
         all.extend((psn != 2 && psn != 3).then(|| seen(2, time + 4_000, 1, psn)));
     }
     let (shown, _) = run(3, all);
-    let lost: Vec<_> = shown.iter().filter_map(|shown| shown.facts.sightings.lost).collect();
+    let lost: Vec<_> = shown.iter().filter_map(|shown| shown.facts.sightings().lost).collect();
     let at = |from, to, frame| LostBetween { from, to, frame };
     assert_eq!(lost, [at(0, 1, 1_002_000), at(1, 2, 1_005_000)]);
     assert_eq!(shown.len(), 5);
@@ -118,7 +118,7 @@ fn file_says_nothing_outside_its_own_time() {
     }
     let (shown, _) = run(2, all);
     assert_eq!(shown.len(), 9);
-    assert!(shown.iter().all(|shown| shown.facts.sightings.lost.is_none()));
+    assert!(shown.iter().all(|shown| shown.facts.sightings().lost.is_none()));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn packet_that_is_overtaken_and_one_that_is_late_are_told() {
     }
     let (shown, report) = run(2, all);
     let overtaken: Vec<_> =
-        shown.iter().filter(|shown| shown.facts.sightings.reordered.is_some()).collect();
+        shown.iter().filter(|shown| shown.facts.sightings().reordered.is_some()).collect();
     assert_eq!(overtaken.iter().map(|shown| shown.facts.psn.get()).collect::<Vec<_>>(), [4]);
     assert_eq!(report.transits[0].delayed, 1);
     assert_eq!(report.transits[0].delays[0].frames, [1_004_000, 1_154_000]);
@@ -184,7 +184,7 @@ fn files_with_different_traffic_miss_nothing() {
     }));
     let (shown, report) = run(2, all);
     assert_eq!(shown.len(), 18);
-    assert!(shown.iter().all(|shown| shown.facts.sightings == Sightings::default()));
+    assert!(shown.iter().all(|shown| *shown.facts.sightings() == Sightings::default()));
     assert_eq!(report.seen_elsewhere, [0, 0]);
 }
 
@@ -235,7 +235,7 @@ fn packet_that_was_on_its_way_when_the_next_file_ended_is_not_lost() {
     let lost: Vec<u32> = words.iter().filter(|it| it.1 == "lost").map(|it| it.0).collect();
     assert_eq!(lost, [20], "{words:?}");
     let last = shown.iter().filter(|shown| shown.facts.psn.get() > 30);
-    assert!(last.map(|shown| shown.facts.sightings.unseen).all(|unseen| unseen.is_some()));
+    assert!(last.map(|shown| shown.facts.sightings().unseen).all(|unseen| unseen.is_some()));
 }
 
 #[test]

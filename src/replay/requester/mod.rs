@@ -25,7 +25,7 @@ mod recovery;
 mod requests;
 mod responses;
 mod retransmissions;
-pub mod rules;
+pub(crate) mod rules;
 pub(in crate::replay) mod shape;
 mod state;
 
@@ -96,7 +96,7 @@ impl Requesters {
         let requester = (input.note.flow, input.note.sender.other());
         let Some(requester) = self.requesters.get_mut(&requester) else { return };
         // What was lost or damaged on its way did not reach the requester.
-        let sightings = input.facts.sightings;
+        let sightings = input.facts.sightings();
         if sightings.lost.is_none() && !sightings.is_copy {
             requester.handle_response(input.facts, info);
         }
@@ -138,7 +138,7 @@ impl Requesters {
 
     fn request(&mut self, input: &Input<'_>, info: &'static OpcodeInfo, out: &mut dyn Sink) {
         let key = (input.note.flow, input.note.sender);
-        if input.facts.sightings.is_copy {
+        if input.facts.sightings().is_copy {
             // Several capture points prove that the network made it.
             return out.step(step(input, Verdict::Agreed));
         }

@@ -36,7 +36,7 @@ impl Track {
         }
         // Another capture point may show one that was lost on its way.
         if let Some(arrivals) = &mut self.arrivals
-            && facts.sightings.lost.is_none()
+            && facts.sightings().lost.is_none()
         {
             arrivals.request(seq, span, facts.frame);
         }

@@ -61,13 +61,8 @@ impl Pass<'_> {
     ) -> Result<(), Error> {
         let bar = Progress::new(inputs.size(), false);
         let mut unknown = UnknownLinks::default();
-        // Another core wrote them: one copy of them all waits for its cache less often than the
-        // tracker would, line by line.
-        let mut packets: Vec<PacketFacts> = Vec::new();
         let take = |part: &mut Part<Frames>| {
-            let Frames { packets: made, others, unknown: links } = &mut part.made;
-            packets.clear();
-            packets.append(made);
+            let Frames { packets, others, unknown: links } = &mut part.made;
             let mut others = others.iter().peekable();
             for (at, packet) in packets.iter().enumerate() {
                 while let Some(other) = others.next_if(|other| other.packets_before == at) {
