@@ -30,6 +30,8 @@ pub struct Config {
     pub thresholds: Thresholds,
     /// The names of the capture files, in the order of their indices.
     pub files: Vec<String>,
+    /// Whether connections have no [`series`](super::Connection::series), where nothing shows them.
+    pub leaves_out_series: bool,
 }
 
 /// Follows the connections of a capture.
@@ -571,6 +573,7 @@ impl Analysis {
     /// Notes that a packet belongs to a stream.
     #[inline]
     fn touch(&mut self, index: u32, packet: &PacketFacts, verdict: &Verdict, role: PacketRole) {
+        let leaves_out_series = self.config.leaves_out_series;
         let most = self.budget.intervals_max();
         let Some(stream) = self.stream_mut(index) else { return };
         let time = packet.time;
@@ -587,6 +590,9 @@ impl Analysis {
                 congestion.marks[usize::from(role != PacketRole::Request)] += 1;
                 congestion.mark_frames.push(packet.frame);
             }
+        }
+        if leaves_out_series {
+            return;
         }
         let latency = match &mut stream.requester {
             Some(requester) => requester.take_latency_max(),

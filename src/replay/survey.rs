@@ -352,7 +352,7 @@ fn connections(
 
 /// Configuration of the analysis in both passes.
 pub(super) fn config(files: &[String]) -> Config {
-    Config { files: files.to_vec(), ..Config::default() }
+    Config { files: files.to_vec(), leaves_out_series: true, ..Config::default() }
 }
 
 impl Seen {

@@ -212,6 +212,20 @@ fn report_before_the_end_is_the_report_of_what_there_is() {
     assert_eq!(told.messages.len(), 2);
 }
 
+#[test]
+fn connections_have_series_unless_they_are_left_out() {
+    for leaves_out_series in [false, true] {
+        let mut script = Script::new();
+        script.analysis.config.leaves_out_series = leaves_out_series;
+        script.send(10);
+        script.ack(10);
+        let (report, _) = script.finish();
+        let packets = report.connections[0].series.intervals().map(|one| one.packets);
+        let expected = if leaves_out_series { vec![] } else { vec![[1, 0], [0, 1]] };
+        assert_eq!(packets.collect::<Vec<_>>(), expected);
+    }
+}
+
 /// Requests to which no answer was captured; the requester repeats only the first one, and falls
 /// silent.
 fn give_up(script: &mut Script) {

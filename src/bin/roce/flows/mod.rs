@@ -108,6 +108,7 @@ impl Flows<'_> {
     fn config(&self, inputs: &Inputs) -> Config {
         let mut config = Config::default();
         config.files = inputs.names().to_vec();
+        config.leaves_out_series = !self.args.json && self.args.html.is_none();
         for threshold in &self.args.thresholds {
             threshold.apply(&mut config.thresholds);
         }
