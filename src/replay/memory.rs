@@ -88,32 +88,27 @@ impl Page {
 
     /// Marks bytes as known or not.
     fn mark(&mut self, from: usize, len: usize, is_known: bool) {
-        let (mut at, end) = (from, from + len);
-        while at < end {
-            let count = (64 - at % 64).min(end - at);
-            let ones = if count == 64 { u64::MAX } else { (1 << count) - 1 };
-            let mask = ones << (at % 64);
-            if let Some(word) = self.known.get_mut(at / 64) {
+        for (at, mask) in masks(from, len) {
+            if let Some(word) = self.known.get_mut(at) {
                 *word = if is_known { *word | mask } else { *word & !mask };
             }
-            at += count;
         }
     }
 
     /// Whether all these bytes are known.
     fn all_known(&self, from: usize, len: usize) -> bool {
-        let (mut at, end) = (from, from + len);
-        while at < end {
-            let count = (64 - at % 64).min(end - at);
-            let ones = if count == 64 { u64::MAX } else { (1 << count) - 1 };
-            let mask = ones << (at % 64);
-            if self.known.get(at / 64).is_none_or(|word| word & mask != mask) {
-                return false;
-            }
-            at += count;
-        }
-        true
+        let is_known = |(at, mask)| self.known.get(at).is_some_and(|word| word & mask == mask);
+        masks(from, len).all(is_known)
     }
+}
+
+/// The words of 64 bits that `len` bits from `from` on lie in, each with a mask of these bits.
+fn masks(from: usize, len: usize) -> impl Iterator<Item = (usize, u64)> {
+    let end = from + len;
+    (from / 64..end.div_ceil(64)).map(move |at| {
+        let (first, last) = (from.max(at * 64) % 64, (end - 1).min(at * 64 + 63) % 64);
+        (at, u64::MAX << first & u64::MAX >> (63 - last))
+    })
 }
 
 /// Known contents of memory. Pages that were not used for long are forgotten.

@@ -18,8 +18,8 @@ use limits::QUEUE_PAIRS_MAX;
 
 use super::judge::{Input, Judge};
 use super::requester::shape::{self, Break};
-use super::requester::{Requesters, different};
-use super::{Sink, Step, Subject, Survey, Undecided, Verdict};
+use super::requester::{Requesters, step, verdict_of};
+use super::{Sink, Subject, Survey, Undecided};
 use crate::analysis::{PacketFacts, PacketRole};
 use crate::wire::mad::AttributeId;
 use crate::wire::{Gid, OpcodeInfo, Packet, QKey, Qpn, Service, cm};
@@ -141,14 +141,7 @@ impl Judge for Datagrams {
         } else {
             self.check_datagram(input, info)
         };
-        let verdict = match checked {
-            Ok(None) => Verdict::Agreed,
-            Ok(Some(undecided)) => Verdict::Undecided(undecided),
-            Err(broken) => different(broken, Some(input.packet)),
-        };
-        let (flow, sender) = (input.note.flow, input.note.sender);
-        let (frame, subject) = (input.facts.frame, Subject::Datagram);
-        out.step(Step { frame, flow, sender, subject, verdict });
+        out.step(step(input, Subject::Datagram, verdict_of(checked, input)));
     }
 
     fn finish(&mut self, out: &mut dyn Sink) {

@@ -1,6 +1,7 @@
 //! Datagrams, unreliable connections and notifications made by hand.
 
 use super::*;
+use crate::replay::Step;
 use crate::replay::harness::{Script, differences, undecided};
 use crate::replay::requester::rules as requests;
 use crate::wire::{BthRepr, DethRepr, Extensions, Opcode, Psn};

@@ -18,9 +18,9 @@ use exchange::{Disconnects, Exchange, Resolution, Seen, Table};
 use limits::DISCONNECTS_MAX;
 
 use super::judge::{Input, Judge};
-use super::requester::different;
 use super::requester::shape::{Break, hash};
-use super::{Sink, Step, Subject, Survey, Undecided, Verdict};
+use super::requester::{step, verdict_of};
+use super::{Sink, Subject, Survey, Undecided};
 use crate::analysis::{PacketFacts, PacketRole};
 use crate::wire::mad::{AttributeId, MAD_LEN, Mad, MgmtClass};
 use crate::wire::{Bits, Gid, Opcode, Packet, QKey, Qpn, cm};
@@ -441,14 +441,7 @@ impl Judge for Management {
             // The sender's shard says it.
             return;
         }
-        let verdict = match checked {
-            Ok(None) => Verdict::Agreed,
-            Ok(Some(undecided)) => Verdict::Undecided(undecided),
-            Err(broken) => different(broken, Some(input.packet)),
-        };
-        let (flow, sender) = (input.note.flow, input.note.sender);
-        let (frame, subject) = (input.facts.frame, Subject::Management);
-        out.step(Step { frame, flow, sender, subject, verdict });
+        out.step(step(input, Subject::Management, verdict_of(checked, input)));
     }
 
     fn finish(&mut self, _: &mut dyn Sink) {}

@@ -140,7 +140,7 @@ impl Requesters {
         let key = (input.note.flow, input.note.sender);
         if input.facts.sightings().is_copy {
             // Several capture points prove that the network made it.
-            return out.step(step(input, Verdict::Agreed));
+            return out.step(request_step(input, Verdict::Agreed));
         }
         if self.requesters.len() >= self.requesters_max && !self.requesters.contains_key(&key) {
             self.forget_some(out);
@@ -176,7 +176,7 @@ impl Judge for Requesters {
         if info.service == Service::Rd && self.services.contains(&Service::Rc) {
             // No device speaks it.
             if input.source.is_some() {
-                out.step(step(input, Verdict::Undecided(Undecided::Unsupported)));
+                out.step(request_step(input, Verdict::Undecided(Undecided::Unsupported)));
             }
             return;
         }
@@ -186,7 +186,7 @@ impl Judge for Requesters {
         match input.note.role {
             PacketRole::Request if input.source.is_none() => {}
             PacketRole::Request if is_damaged => {
-                out.step(step(input, Verdict::Undecided(Undecided::Damaged)));
+                out.step(request_step(input, Verdict::Undecided(Undecided::Damaged)));
             }
             PacketRole::Request => self.request(input, info, out),
             PacketRole::Ack | PacketRole::Response | PacketRole::Nak | PacketRole::Rnr
@@ -208,10 +208,14 @@ impl Judge for Requesters {
 }
 
 /// The verdict on the packet of an input.
-fn step(input: &Input<'_>, verdict: Verdict) -> Step {
+pub(super) fn step(input: &Input<'_>, subject: Subject, verdict: Verdict) -> Step {
     let (flow, sender) = (input.note.flow, input.note.sender);
-    let subject = subject_of(input.facts.opcode);
     Step { frame: input.facts.frame, flow, sender, subject, verdict }
+}
+
+/// The verdict on a request.
+fn request_step(input: &Input<'_>, verdict: Verdict) -> Step {
+    step(input, subject_of(input.facts.opcode), verdict)
 }
 
 /// Returns the kind of a packet of this opcode.
@@ -231,7 +235,7 @@ impl Requester {
     ) {
         let facts = input.facts;
         if let Some(broken) = astray {
-            return out.step(step(input, different(broken, Some(input.packet))));
+            return out.step(request_step(input, different(broken, Some(input.packet))));
         }
         if self.is_far(facts.psn) {
             // The queue pair begins a new life, or so many packets are missing that nothing follows
@@ -239,7 +243,7 @@ impl Requester {
             self.restart();
         }
         let Some(packet) = input.parse(info) else {
-            return out.step(step(input, Verdict::Undecided(Undecided::Cut)));
+            return out.step(request_step(input, Verdict::Undecided(Undecided::Cut)));
         };
         let mut broken = shape::check(&packet, self.params.mtu);
         broken = broken.or_else(|| self.check_pkey(&packet));
@@ -284,12 +288,8 @@ impl Requester {
                 checked
             }
         };
-        let verdict = match checked.map(|undecided| undecided.or(lost_nak)) {
-            Ok(None) => Verdict::Agreed,
-            Ok(Some(undecided)) => Verdict::Undecided(undecided),
-            Err(broken) => different(broken, Some(input.packet)),
-        };
-        out.step(step(input, verdict));
+        let checked = checked.map(|undecided| undecided.or(lost_nak));
+        out.step(request_step(input, verdict_of(checked, input)));
     }
 
     fn check_pkey(&mut self, packet: &Packet<'_>) -> Option<Break> {
@@ -412,8 +412,17 @@ impl Pending {
     }
 }
 
+/// The verdict on a packet by the result of its checks.
+pub(super) fn verdict_of(checked: state::Checked, input: &Input<'_>) -> Verdict {
+    match checked {
+        Ok(None) => Verdict::Agreed,
+        Ok(Some(undecided)) => Verdict::Undecided(undecided),
+        Err(broken) => different(broken, Some(input.packet)),
+    }
+}
+
 /// The verdict on a packet that breaks a rule.
-pub(super) fn different(broken: Break, captured: Option<&[u8]>) -> Verdict {
+fn different(broken: Break, captured: Option<&[u8]>) -> Verdict {
     let Break { rule, found, frames, expected } = broken;
     let captured = captured.map(<[u8]>::to_vec);
     Verdict::Different(Box::new(Difference { rule, found, captured, expected, frames }))

@@ -34,10 +34,7 @@ impl Requester {
         record: &Record,
         broken: Option<Break>,
     ) -> Checked {
-        let contents = match broken {
-            Some(broken) => Err(broken),
-            None => self.check_contents(request, record),
-        };
+        let contents = broken.map_or_else(|| self.check_contents(request, record), Err);
         let (repeat, cause) = self.judge_repeat(request, record);
         let counted = self.apply(request, record, repeat);
         let undecided = contents?.or(cause?);
@@ -52,10 +49,7 @@ impl Requester {
         record: &Record,
         broken: Option<Break>,
     ) -> Checked {
-        let contents = match broken {
-            Some(broken) => Err(broken),
-            None => self.check_contents(request, record),
-        };
+        let contents = broken.map_or_else(|| self.check_contents(request, record), Err);
         let elapsed = request.now.saturating_since(record.time);
         if !record.is_broken && (self.is_local() || elapsed > REORDER) {
             let found =
