@@ -71,7 +71,7 @@ impl Requester {
         };
         round.packets += 1;
         round.bytes += u64::from(packet.wire_len);
-        round.arrived = round.arrived.or(packet.sightings().far);
+        round.arrived = round.arrived.or_else(|| packet.sightings().far);
         if round.is_spurious { RetransmissionCause::Spurious } else { cause }
     }
 
