@@ -4,8 +4,10 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Maximum number of descriptors.
-const COUNT: usize = 8;
+/// Maximum number of descriptors: some of the link itself, and one of each ring that it shares with
+/// another process. A link has at most 64 to others, and those from others beyond these are not
+/// kept here.
+const COUNT: usize = 8 + 2 * 64;
 
 /// No descriptor.
 const NONE: RawFd = -1;
@@ -28,8 +30,16 @@ impl AddressFds {
         let takes = |entry: &AtomicI32| {
             entry.compare_exchange(NONE, fd, Ordering::Release, Ordering::Relaxed).is_ok()
         };
-        let is_added = self.0.iter().any(takes);
-        debug_assert!(is_added, "a link has no more of them");
+        self.0.iter().any(takes);
+    }
+
+    /// Removes a descriptor that is about to be closed.
+    pub(crate) fn remove(&self, fd: BorrowedFd<'_>) {
+        let fd = fd.as_raw_fd();
+        let gives = |entry: &AtomicI32| {
+            entry.compare_exchange(fd, NONE, Ordering::Release, Ordering::Relaxed).is_ok()
+        };
+        self.0.iter().any(gives);
     }
 
     /// Returns all descriptors.

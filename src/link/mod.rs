@@ -240,6 +240,13 @@ pub trait Receiver: Send {
         Ok(())
     }
 
+    /// Announces that the caller sleeps until [`fd`](Self::fd) or
+    /// [`members_fd`](Self::members_fd) is readable. Returns whether it may: not if packets wait
+    /// of which neither descriptor tells.
+    fn prepare_to_sleep(&mut self) -> bool {
+        true
+    }
+
     /// Joins a multicast group, in the network too where it must be told. Each member gets one copy
     /// of each packet to the group, from any NIC of any machine, this one included.
     ///
@@ -301,6 +308,10 @@ macro_rules! forward_to_receiver {
 
         fn serve_members(&mut self) -> std::io::Result<()> {
             self.$inner.serve_members()
+        }
+
+        fn prepare_to_sleep(&mut self) -> bool {
+            self.$inner.prepare_to_sleep()
         }
 
         fn join(&mut self, group: crate::wire::Gid) -> std::io::Result<()> {

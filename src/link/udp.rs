@@ -20,7 +20,9 @@
 //! wire. Flow labels of IPv6 are the kernel's to choose, and no ICRC covers them.
 //!
 //! NICs of one user at one address, in up to 64 processes, each have a socket there: the kernel
-//! finds the one of a packet by its destination QPN. Other users are refused.
+//! finds the one of a packet by its destination QPN. Other users are refused. Between NICs of one
+//! user on one machine, at any of its addresses, packets do not go through the kernel once the two
+//! have found each other: see [`Options::uses_shared_memory`].
 //!
 //! Multicast groups have sockets of their own, which programs on one machine share: a socket with
 //! one address gets what is sent to that address. The kernel tells the network who is in a group,
@@ -40,18 +42,23 @@ mod members;
 mod priority;
 mod receive;
 mod send;
+mod shared_memory;
 
+use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use self::bind::{Bound, bind, prepare_to_receive};
 use self::groups::Groups;
+use self::members::Members;
 use self::receive::UdpReceiver;
 #[doc(hidden)]
 pub use self::receive::sound_packets;
 use self::send::UdpSender;
+use self::shared_memory::{SharedMemory, SharedNeighbors};
 use super::interface::{Interface, gid, interfaces, is_link_local};
 use super::monitor::{Addresses, InterfaceMonitor};
+use super::share::Member;
 use super::{Link, OpenError, Port, PortMonitor, Sharing};
 use crate::verbs::Mtu;
 use crate::wire::{Gid, ROCE_PORT};
@@ -76,6 +83,9 @@ pub struct Options {
     /// Whether other NICs of this user can be at the same address, in this process and in others:
     /// those that share it, too.
     pub is_shared: bool,
+    /// Whether packets to and from NICs of this user on this machine go through shared memory: if
+    /// both use it and share their addresses.
+    pub uses_shared_memory: bool,
 }
 
 /// Treatment of the ICRC of a packet that arrives.
@@ -92,7 +102,7 @@ pub enum IcrcCheck {
 
 impl Options {
     /// Default options for an address of this machine: ICRCs checked, 16 source ports, the MTU of
-    /// the interface, room for 8 MiB, shared.
+    /// the interface, room for 8 MiB, shared, with shared memory.
     pub fn new(address: IpAddr) -> Self {
         Self {
             address: address.to_canonical(),
@@ -102,6 +112,7 @@ impl Options {
             mtu: None,
             receive_buffer: RECEIVE_BUFFER,
             is_shared: true,
+            uses_shared_memory: true,
         }
     }
 }
@@ -141,11 +152,14 @@ pub fn open(options: &Options) -> Result<Link, OpenError> {
         Some(member) => Sharing::User(member.share()),
         None => Sharing::Exclusive,
     };
+    let (members, neighbors) = members(member, gid, options.uses_shared_memory)
+        .map_err(system("prepare shared memory"))?;
     let receiver = UdpReceiver::new(Arc::clone(&socket), gid, options.icrc, room, groups)
         .map_err(system("allocate room for packets"))?
-        .with_member(member);
+        .with_members(members);
+    let sender = UdpSender::new(socket, local, interface.index, gid, ports);
     Ok(Link {
-        sender: Box::new(UdpSender::new(socket, local, interface.index, gid, ports)),
+        sender: Box::new(sender.with_neighbors(neighbors)),
         receiver: Box::new(receiver),
         port: Port {
             name: format!("udp:{address}"),
@@ -157,6 +171,22 @@ pub fn open(options: &Options) -> Result<Link, OpenError> {
         frames: None,
         monitor: monitor(interface.index, address, options.mtu, (vec![gid], mtu)),
     })
+}
+
+/// Returns what the halves of a link need to serve other NICs, and to send to neighbors.
+fn members(
+    member: Option<Member>,
+    gid: Gid,
+    uses_shared_memory: bool,
+) -> io::Result<(Option<Members>, Option<SharedNeighbors>)> {
+    let Some(member) = member else { return Ok((None, None)) };
+    if !uses_shared_memory {
+        return Ok((Some(Members::new(member, None)), None));
+    }
+    let (neighbors, rings) = member.rings(gid)?;
+    let neighbors = Arc::new(Mutex::new(neighbors));
+    let memory = SharedMemory::new(gid, Arc::clone(&neighbors), rings);
+    Ok((Some(Members::new(member, Some(memory))), Some(neighbors)))
 }
 
 /// Follows the interface of a link that stands for one address. A sandbox may forbid it: then

@@ -84,6 +84,9 @@ impl Shared {
         if !self.signals.try_sleep(kind) {
             return Wake::Doorbell;
         }
+        if for_packets && !self.receiver().prepare_to_sleep() {
+            return if self.signals.awake(false) { Wake::Doorbell } else { Wake::Readable };
+        }
         let until = match sleep {
             // From now on a thread that sets an earlier deadline wakes this one; one that did just
             // before did not.

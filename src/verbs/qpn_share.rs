@@ -45,6 +45,11 @@ impl QpnShare {
         self.slot
     }
 
+    /// Whether QPNs are divided into the same slots as in another share.
+    pub(crate) fn is_same_division(self, other: Self) -> bool {
+        (self.multiplier, self.slot_bits) == (other.multiplier, other.slot_bits)
+    }
+
     /// Whether the NIC may use a QPN.
     #[inline]
     pub fn contains(self, qpn: Qpn) -> bool {

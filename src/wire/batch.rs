@@ -61,17 +61,26 @@ impl Train<'_> {
     /// wrong is changed afterwards.
     #[inline]
     pub fn for_each_mut(&mut self, mut each: impl FnMut(&mut [u8])) {
+        self.for_each_with_flips_mut(|packet, flips| {
+            each(packet);
+            flip_icrc(packet, flips);
+        });
+    }
+
+    /// Each packet with the room behind it, and the bits in which its ICRC is to be wrong.
+    #[inline]
+    pub(crate) fn for_each_with_flips_mut(&mut self, mut each: impl FnMut(&mut [u8], u32)) {
         let (mut rest, mut start) = (&mut *self.bytes, self.start);
         for (index, &end) in self.ends.iter().enumerate() {
             let (packet, behind) = rest.split_at_mut(end - start);
             (rest, start) = (behind, end);
-            each(packet);
-            if let Some(((at, flips), later)) = self.icrc_flips.split_first()
+            let mut flips = 0;
+            if let Some(((at, found), later)) = self.icrc_flips.split_first()
                 && *at == self.first + index
             {
-                flip_icrc(packet, *flips);
-                self.icrc_flips = later;
+                (flips, self.icrc_flips) = (*found, later);
             }
+            each(packet, flips);
         }
     }
 }
@@ -236,9 +245,11 @@ impl Batch {
 
 /// Changes bits of the ICRC at the end of a sealed packet. The most significant stands for the
 /// first on the wire.
-#[cold]
+#[inline]
 pub(crate) fn flip_icrc(sealed: &mut [u8], flips: u32) {
-    if let Some(icrc) = sealed.last_chunk_mut::<ICRC_ROOM>() {
+    if flips != 0
+        && let Some(icrc) = sealed.last_chunk_mut::<ICRC_ROOM>()
+    {
         *icrc = (u32::from_be_bytes(*icrc) ^ flips).to_be_bytes();
     }
 }

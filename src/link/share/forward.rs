@@ -4,15 +4,20 @@
 //! pair, and a packet for queue pair 1, which all members have, come to one member and are
 //! forwarded. A forward queue is a Unix socket that is connected to itself: a process that has its
 //! descriptor can put a message in and take one out, and no other process can.
+//!
+//! [Rings](super::ring) are offered by it, too.
 
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
-    getsockname, recv, send, socket_with, sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
+    getsockname, recvmsg, send, sendmsg, socket_with, sockopt,
 };
 
+use super::ring::Offer;
 use crate::wire::{Gid, PACKET_MAX, Received};
 
 /// Bytes of a message before the packet: ECN bits, length of the network header, source port, both
@@ -63,11 +68,60 @@ impl ForwardQueue {
         send(&self.0, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok()
     }
 
-    /// Takes a message out; returns its length, `None` if there is none.
-    pub(super) fn take(&self, room: &mut [u8; MESSAGE_MAX + 1]) -> Option<usize> {
-        let received = recv(&self.0, &mut room[..], RecvFlags::DONTWAIT);
-        received.ok().map(|(len, _)| len)
+    /// Offers a ring for packets from `source`; returns whether there was room.
+    pub(super) fn put_offer(&self, source: Gid, offer: &Offer) -> bool {
+        let descriptors = [offer.memory.as_fd(), offer.bell.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        let bytes = [IoSlice::new(&OFFER), IoSlice::new(&source.0)];
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        sendmsg(&self.0, &bytes, &mut control, flags).is_ok()
     }
+
+    /// Takes a message out; `None` if there is none.
+    pub(super) fn take<'a>(&self, room: &'a mut [u8; MESSAGE_MAX + 1]) -> Option<Message<'a>> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = recvmsg(&self.0, &mut [IoSliceMut::new(room)], &mut control, flags);
+        let len = received.ok()?.bytes;
+        let mut descriptors = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                descriptors.extend(rights);
+            }
+        }
+        let bytes = room.get(..len).unwrap_or_default();
+        Some(match read_offer(bytes, descriptors) {
+            Some((source, offer)) => Message::Offer { source, offer },
+            None if read(bytes).is_some() => Message::Packet(bytes),
+            None => Message::Bad,
+        })
+    }
+}
+
+/// Number of descriptors of an offer.
+const DESCRIPTORS: usize = 2;
+
+/// First bytes of an offer, with the version of rings. No packet's message begins so.
+const OFFER: [u8; 4] = [0xff, 0, 0, 1];
+
+/// A message in a forward queue.
+#[derive(Debug)]
+pub(crate) enum Message<'a> {
+    /// A packet, to be [read](read).
+    Packet(&'a [u8]),
+    /// A ring for packets from an address.
+    Offer { source: Gid, offer: Offer },
+    /// Neither.
+    Bad,
+}
+
+fn read_offer(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<(Gid, Offer)> {
+    let source = bytes.strip_prefix(&OFFER)?.try_into().ok()?;
+    let [memory, bell]: [OwnedFd; DESCRIPTORS] = descriptors.try_into().ok()?;
+    Some((Gid(source), Offer { memory, bell }))
 }
 
 /// Writes a packet as a message, in place of what `message` holds.
@@ -126,8 +180,8 @@ mod tests {
             let queue = ForwardQueue::new().unwrap();
             assert!(queue.put(&message));
             let mut room = [0; MESSAGE_MAX + 1];
-            let len = queue.take(&mut room).unwrap();
-            let read = read(&room[..len]).unwrap();
+            let Some(Message::Packet(taken)) = queue.take(&mut room) else { panic!("a packet") };
+            let read = read(taken).unwrap();
             assert_eq!((read.source, read.destination), (received.source, received.destination));
             assert_eq!((read.source_port, read.ecn), (0xc123, 3));
             assert_eq!((read.network, read.packet), (received.network, received.packet));
@@ -143,6 +197,23 @@ mod tests {
             assert!(read(&message).is_none());
         }
         assert!(read(&vec![20; MESSAGE_MAX + 1]).is_none());
+    }
+
+    #[test]
+    fn ring_is_offered_with_its_descriptors() {
+        let queue = ForwardQueue::new().unwrap();
+        let (producer, offer) = super::super::ring::Producer::new().unwrap();
+        assert!(queue.put_offer(Gid([7; 16]), &offer));
+        drop(offer);
+        let mut room = [0; MESSAGE_MAX + 1];
+        let taken = queue.take(&mut room);
+        let Some(Message::Offer { source, offer }) = taken else { panic!("{taken:?}") };
+        assert_eq!(source, Gid([7; 16]));
+        super::super::ring::Consumer::adopt(offer, source).unwrap();
+        assert!(producer.is_adopted());
+        // Without descriptors it is no offer.
+        assert!(queue.put(&[&OFFER[..], &[7; 16]].concat()));
+        assert!(matches!(queue.take(&mut room), Some(Message::Bad)));
     }
 
     #[test]

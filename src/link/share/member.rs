@@ -6,23 +6,25 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::net::{RecvFlags, recv, sockopt};
 use socket2::Socket;
 
 use super::claims::{self, Claim};
-use super::forward::{self, ForwardQueue, MESSAGE_MAX};
+use super::events::{Events, Source};
+use super::forward::{self, ForwardQueue, MESSAGE_MAX, Message};
 use super::namespace::Namespace;
+use super::neighbors::{Neighbors, RingAnswer, RingRequest};
 use super::rendezvous::{
     Membership, Rendezvous, RendezvousError, admit, find_members, next_joiner,
 };
+use super::rings::Rings;
 use super::steering::{Multiplier, SLOTS, program};
 use super::store::{Contents, Store};
 use super::user_secret::{SecretError, UserSecret};
 use crate::link::sys::socket::attach_steering;
 use crate::link::{AddressFds, UserShare};
 use crate::verbs::QpnShare;
-use crate::wire::Received;
+use crate::wire::{Gid, Received};
 
 /// Reason for which a NIC does not share an address.
 #[derive(Debug, thiserror::Error)]
@@ -71,8 +73,7 @@ pub(crate) struct Member {
     claim: Arc<Claim>,
     listener: OwnedFd,
     namespace: Namespace,
-    /// Readable when a joiner, a MAD or a forwarded packet waits.
-    events: OwnedFd,
+    events: Events,
     /// `None` as long as the NIC is alone.
     group: Option<Group>,
     address_fds: AddressFds,
@@ -220,8 +221,8 @@ impl Member {
         claim: Claim,
         listener: OwnedFd,
     ) -> io::Result<Self> {
-        let events = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&events, &listener, EventData::new_u64(0), EventFlags::IN)?;
+        let events = Events::new()?;
+        events.add(&listener, Source::Listener)?;
         let address_fds = AddressFds::default();
         [listener.as_fd(), claim.fd()].into_iter().for_each(|fd| address_fds.add(fd));
         Ok(Self {
@@ -241,9 +242,8 @@ impl Member {
 
     /// Shares the address from now on.
     fn enter(&mut self, group: Group) -> io::Result<()> {
-        for fd in [group.gsi.as_fd(), group.queue.fd()] {
-            epoll::add(&self.events, fd, EventData::new_u64(0), EventFlags::IN)?;
-        }
+        self.events.add(&group.gsi, Source::Gsi)?;
+        self.events.add(group.queue.fd(), Source::Queue)?;
         let fds = [group.store.fd(), group.gsi.as_fd()];
         fds.into_iter().for_each(|fd| self.address_fds.add(fd));
         self.group = Some(group);
@@ -260,9 +260,19 @@ impl Member {
         self.qpns
     }
 
-    /// Returns the descriptor that is readable when a joiner, a MAD or a forwarded packet waits.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.events.as_fd()
+    /// Returns what the NIC waits for besides packets at its socket.
+    pub(crate) fn events(&self) -> &Events {
+        &self.events
+    }
+
+    /// Returns the two ends of rings of a NIC with this address.
+    pub(crate) fn rings(&self, own: Gid) -> io::Result<(Neighbors, Rings)> {
+        let address_fds = self.address_fds.clone();
+        let mut neighbors = Neighbors::new(own, self.events.clone(), address_fds.clone())?;
+        if self.is_shared() {
+            neighbors.share_own(self.qpns);
+        }
+        Ok((neighbors, Rings::new(self.events.clone(), address_fds)))
     }
 
     /// Returns the descriptors that hold the address, besides the NIC's socket.
@@ -289,7 +299,7 @@ impl Member {
                 Ok(None) => break,
                 Err(error) => {
                     // No descriptor is left. The joiner would wake this process again and again.
-                    epoll::delete(&self.events, &self.listener)?;
+                    self.events.remove(&self.listener)?;
                     return Err(error);
                 }
             };
@@ -352,8 +362,21 @@ impl Member {
     }
 
     /// Takes a message out of the NIC's queue.
-    pub(crate) fn take(&self, room: &mut [u8; MESSAGE_MAX + 1]) -> Option<usize> {
+    pub(crate) fn take<'a>(&self, room: &'a mut [u8; MESSAGE_MAX + 1]) -> Option<Message<'a>> {
         self.group.as_ref()?.queue.take(room)
+    }
+
+    /// Offers a ring to a member of the NIC's own address.
+    pub(crate) fn offer_ring(&self, own: Gid, request: RingRequest) -> RingAnswer {
+        let contents = self.group.as_ref().and_then(|group| group.store.contents().ok());
+        contents.map_or(RingAnswer::NoMembers, |contents| {
+            super::visit::offer_ring(own, request, self.qpns, contents)
+        })
+    }
+
+    /// Returns the network namespace of the address.
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
     }
 }
 
@@ -369,7 +392,7 @@ mod tests {
     use std::net::UdpSocket;
 
     use super::*;
-    use crate::wire::{Gid, Qpn};
+    use crate::wire::Qpn;
 
     fn open(local: SocketAddr, _: u32) -> io::Result<Socket> {
         let socket = Socket::new(socket2::Domain::for_address(local), socket2::Type::DGRAM, None)?;

@@ -9,6 +9,10 @@
 //! | `claims` | which slots of the address have an owner |
 //! | `steering` | the program by which the kernel finds the socket of a packet |
 //! | `forward` | packets that one process forwards to another |
+//! | `ring` | packets from one process to another through memory |
+//! | `neighbors`, `rings` | the rings that a NIC sends and receives by |
+//! | `visit` | how a NIC finds a neighbor at another address, and offers it a ring |
+//! | `events` | what a NIC waits for besides packets at its socket |
 //! | `namespace` | the network namespace of an address |
 //! | `member` | a NIC at an address: alone until another comes, then one of several |
 //!
@@ -16,20 +20,30 @@
 //! stopped gets its packets when it continues; the slot of one that ends is free.
 
 mod claims;
+mod events;
 mod forward;
 mod member;
 mod namespace;
+mod neighbors;
 mod rendezvous;
+mod ring;
+mod rings;
 mod steering;
 mod store;
 mod user_secret;
+mod visit;
 
 pub(crate) use claims::{Claim, Listens, Role};
-pub(crate) use forward::{MESSAGE_MAX, read as read_message, write as write_message};
+pub(crate) use events::Source;
+pub(crate) use forward::{MESSAGE_MAX, Message, read as read_message, write as write_message};
 pub(crate) use member::{Forwarded, JoinError, Member, join};
+pub(crate) use neighbors::{BACKLOG_INTERVAL, Neighbors, RingAnswer, RingRequest};
 pub(crate) use rendezvous::RendezvousError;
+pub(crate) use ring::{Offer, RecordHead};
+pub(crate) use rings::Rings;
 pub(crate) use steering::SLOTS;
 pub(crate) use user_secret::UserSecret;
+pub(crate) use visit::Visit;
 
 /// Two NICs at an address.
 #[cfg(test)]

@@ -8,7 +8,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// A network namespace, if it can be known.
 #[derive(Debug)]
-pub(super) struct Namespace(Option<OwnedFd>);
+pub(crate) struct Namespace(Option<OwnedFd>);
 
 impl Namespace {
     /// The namespace of this thread.
@@ -30,7 +30,7 @@ impl Namespace {
     }
 
     /// Runs `open` in the namespace, in a thread of its own if need be.
-    pub(super) fn run<T: Send>(
+    pub(crate) fn run<T: Send>(
         &self,
         open: impl FnOnce() -> io::Result<T> + Send,
     ) -> io::Result<T> {

@@ -177,15 +177,20 @@ enum Answer {
     Stranger,
 }
 
-fn ask(name: &SocketAddrUnix) -> Result<Answer, RendezvousError> {
+/// Connects to the members of an address; `None` if there are none.
+fn call(name: &SocketAddrUnix) -> Result<Option<OwnedFd>, RendezvousError> {
     let socket = unix_socket()?;
     match connect(&socket, name) {
-        Ok(()) => {}
-        Err(Errno::CONNREFUSED) => return Ok(Answer::Gone),
+        Ok(()) => Ok(Some(socket)),
+        Err(Errno::CONNREFUSED) => Ok(None),
         // As many wait as the listener has room for.
-        Err(Errno::AGAIN) => return Err(RendezvousError::NoAnswer),
-        Err(error) => return Err(error.into()),
+        Err(Errno::AGAIN) => Err(RendezvousError::NoAnswer),
+        Err(error) => Err(error.into()),
     }
+}
+
+fn ask(name: &SocketAddrUnix) -> Result<Answer, RendezvousError> {
+    let Some(socket) = call(name)? else { return Ok(Answer::Gone) };
     if !is_own(socket.as_fd()) {
         return Ok(Answer::Stranger);
     }
@@ -194,11 +199,16 @@ fn ask(name: &SocketAddrUnix) -> Result<Answer, RendezvousError> {
     if poll(&mut polled, Some(&wait))? == 0 {
         return Err(RendezvousError::NoAnswer);
     }
+    Ok(read_answer(&socket)?.map_or(Answer::Gone, Answer::Others))
+}
+
+/// Reads the answer of the members; `None` if the last one has gone.
+pub(super) fn read_answer(socket: &OwnedFd) -> Result<Option<Membership>, RendezvousError> {
     let mut bytes = [0; INVITATION_LEN + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let len = match recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+    let len = match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
         Ok(message) => message.bytes,
         Err(Errno::CONNRESET) => 0,
         Err(error) => return Err(error.into()),
@@ -210,13 +220,31 @@ fn ask(name: &SocketAddrUnix) -> Result<Answer, RendezvousError> {
         }
     }
     match bytes.get(..len) {
-        Some([]) | None => Ok(Answer::Gone),
+        Some([]) | None => Ok(None),
         Some(bytes) => {
-            let membership =
-                Membership::parse(bytes, descriptors).ok_or(RendezvousError::NoAnswer)?;
-            Ok(Answer::Others(membership))
+            Membership::parse(bytes, descriptors).ok_or(RendezvousError::NoAnswer).map(Some)
         }
     }
+}
+
+/// Connects to the members of an address without waiting for their answer, which is to be
+/// [read](read_answer) once the socket is readable; `None` if none is found by this secret.
+pub(super) fn visit(
+    secret: &UserSecret,
+    address: IpAddr,
+    interface: u32,
+) -> Result<Option<OwnedFd>, RendezvousError> {
+    for attempt in 0..ATTEMPTS {
+        let name = secret.name(address, interface, attempt);
+        let name = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+        match call(&name)? {
+            Some(socket) if is_own(socket.as_fd()) => return Ok(Some(socket)),
+            // Another user has the name.
+            Some(_) => {}
+            None => return Ok(None),
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]

@@ -4,5 +4,6 @@ pub(crate) mod fork;
 pub(super) mod interface;
 pub(super) mod lock;
 pub(super) mod ring;
+pub(super) mod shared_memory;
 pub(super) mod socket;
 pub(crate) mod thread;

@@ -8,8 +8,11 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use super::receive::UdpReceiver;
+use super::shared_memory::SharedMemory;
 use crate::link::AddressFds;
-use crate::link::share::{Forwarded, MESSAGE_MAX, Member, read_message, write_message};
+use crate::link::share::{
+    Forwarded, MESSAGE_MAX, Member, Message, Source, read_message, write_message,
+};
 use crate::wire::{Bth, Qpn, Received, view};
 
 /// Maximum number of packets that wait for the next receive.
@@ -20,7 +23,9 @@ const GSI_READS: usize = 16;
 
 /// The other NICs at an address.
 pub(super) struct Members {
-    member: Member,
+    pub(super) member: Member,
+    /// Rings of packets, if the NIC uses any.
+    pub(super) shared_memory: Option<SharedMemory>,
     /// Messages for the next receive.
     waiting: Vec<Box<[u8]>>,
     /// Messages of the last receive.
@@ -41,26 +46,34 @@ struct Counters {
 }
 
 impl Members {
-    pub(super) fn new(member: Member) -> Self {
-        Self { member, waiting: Vec::new(), received: Vec::new(), counters: Counters::default() }
+    pub(super) fn new(member: Member, shared_memory: Option<SharedMemory>) -> Self {
+        Self {
+            member,
+            shared_memory,
+            waiting: Vec::new(),
+            received: Vec::new(),
+            counters: Counters::default(),
+        }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.member.fd()
+        self.member.events().as_fd()
     }
 
     pub(super) fn address_fds(&self) -> AddressFds {
         self.member.address_fds().clone()
     }
 
-    pub(super) fn counters(&self) -> [(&'static str, u64); 4] {
+    pub(super) fn counters(&self) -> Vec<(&'static str, u64)> {
         let Counters { passed, no_room, bad, joiners_refused } = self.counters;
-        [
+        let mut all = vec![
             ("forwarded", passed),
             ("forward_no_room", no_room),
             ("forward_bad", bad),
             ("joiners_refused", joiners_refused),
-        ]
+        ];
+        all.extend(self.shared_memory.iter().flat_map(SharedMemory::counters));
+        all
     }
 
     /// Makes the messages that wait those of this receive; returns their number.
@@ -91,12 +104,35 @@ impl Members {
     fn take(&mut self) {
         let mut room = [0; MESSAGE_MAX + 1];
         while self.waiting.len() < WAITING_MAX
-            && let Some(len) = self.member.take(&mut room)
+            && let Some(message) = self.member.take(&mut room)
         {
-            match room.get(..len).filter(|message| read_message(message).is_some()) {
-                Some(message) => self.keep(message),
-                None => self.counters.bad += 1,
+            match (message, &mut self.shared_memory) {
+                (Message::Packet(message), _) => self.keep(message),
+                (Message::Offer { source, offer }, Some(memory)) => memory.adopt(offer, source),
+                // Dropped, of which the one that offered it learns.
+                (Message::Offer { .. }, None) => {}
+                (Message::Bad, _) => self.counters.bad += 1,
             }
+        }
+    }
+
+    /// Admits joiners. `own` is the NIC's socket.
+    fn admit(&mut self, own: BorrowedFd<'_>) {
+        let was_shared = self.member.is_shared();
+        if self.member.admit(own).is_err() {
+            self.counters.joiners_refused += 1;
+        }
+        if self.member.is_shared()
+            && !was_shared
+            && let Some(memory) = &mut self.shared_memory
+        {
+            memory.share_own(self.member.qpns());
+        }
+    }
+
+    fn serve_neighbors(&mut self, source: Source) {
+        if let Some(memory) = &mut self.shared_memory {
+            memory.serve(source, &self.member);
         }
     }
 
@@ -136,14 +172,18 @@ impl Drop for UdpReceiver {
 }
 
 impl UdpReceiver {
-    /// Serves the other NICs at the address.
+    /// Serves the other NICs at the address, and neighbors.
     pub(super) fn serve(&mut self) -> io::Result<()> {
         let Some(mut members) = self.members.take() else { return Ok(()) };
-        if members.member.admit(self.socket.as_fd()).is_err() {
-            members.counters.joiners_refused += 1;
+        let mut done = Ok(());
+        for source in members.member.events().ready() {
+            match source {
+                Source::Listener => members.admit(self.socket.as_fd()),
+                Source::Gsi => done = done.and(self.serve_gsi(&mut members)),
+                Source::Queue => members.take(),
+                source => members.serve_neighbors(source),
+            }
         }
-        members.take();
-        let done = self.serve_gsi(&mut members);
         self.members = Some(members);
         done
     }

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use socket2::Socket;
 
 use super::members::Members;
+use super::shared_memory::{SharedMemory, Turn};
 use super::{Groups, IcrcCheck};
 use crate::link::interface::gid;
-use crate::link::share::Member;
 use crate::link::sys::socket::{Control, RecvBuffers};
 use crate::link::{AddressFds, Receiver};
 use crate::time::Instant;
@@ -48,15 +48,15 @@ struct Checker {
 }
 
 /// Common facts of packets that the kernel joined.
-struct Arrival {
-    from: Gid,
-    port: u16,
-    ecn: u8,
-    header: Header,
+pub(super) struct Arrival {
+    pub(super) from: Gid,
+    pub(super) port: u16,
+    pub(super) ecn: u8,
+    pub(super) header: Header,
 }
 
 /// A header as it must have been, but for what differs from packet to packet.
-enum Header {
+pub(super) enum Header {
     /// IPv4 header without length, identification and checksum; and the sum of its words.
     Ipv4([u8; 20], u32),
     /// IPv6 header without length.
@@ -109,8 +109,8 @@ impl UdpReceiver {
         })
     }
 
-    pub(super) fn with_member(mut self, member: Option<Member>) -> Self {
-        self.members = member.map(Members::new);
+    pub(super) fn with_members(mut self, members: Option<Members>) -> Self {
+        self.members = members;
         self
     }
 
@@ -300,27 +300,49 @@ impl Counters {
     }
 }
 
+impl UdpReceiver {
+    #[inline]
+    fn shared_memory_mut(&mut self) -> Option<&mut SharedMemory> {
+        self.members.as_mut()?.shared_memory.as_mut()
+    }
+
+    /// Receives what came through the kernel.
+    fn receive_from_kernel(&mut self) -> io::Result<()> {
+        self.counters.calls += 1;
+        if !self.groups.is_empty() && self.receive_for_groups()? {
+            return Ok(());
+        }
+        self.to = self.gid;
+        match self.buffers.receive(self.socket.as_fd()) {
+            Ok(_) => {
+                self.check();
+                if self.has_trains && self.members.is_some() {
+                    self.forward_strays();
+                }
+            }
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
+                _ => return Err(error),
+            },
+        }
+        Ok(())
+    }
+}
+
 impl Receiver for UdpReceiver {
     fn receive(&mut self, _: Instant) -> io::Result<usize> {
         self.forget_arrived();
-        self.counters.calls += 1;
-        if self.groups.is_empty() || !self.receive_for_groups()? {
-            self.to = self.gid;
-            match self.buffers.receive(self.socket.as_fd()) {
-                Ok(_) => {
-                    self.check();
-                    if self.has_trains && self.members.is_some() {
-                        self.forward_strays();
-                    }
-                }
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
-                    _ => return Err(error),
-                },
-            }
+        let turn = self.shared_memory_mut().map_or(Turn::Kernel, SharedMemory::next_turn);
+        if turn != Turn::Rings {
+            self.receive_from_kernel()?;
         }
-        let passed = self.members.as_mut().map_or(0, Members::hand_over);
-        let count = self.packets.len() + passed;
+        let mut count = self.packets.len();
+        if turn != Turn::Kernel
+            && let Some(memory) = self.shared_memory_mut()
+        {
+            count += memory.take(count);
+        }
+        count += self.members.as_mut().map_or(0, Members::hand_over);
         self.counters.packets += count as u64;
         Ok(count)
     }
@@ -329,7 +351,14 @@ impl Receiver for UdpReceiver {
         self.for_each_arrived(each);
         if let Some(members) = &self.members {
             members.for_each(each);
+            if let Some(memory) = &members.shared_memory {
+                memory.for_each(self.gid, each);
+            }
         }
+    }
+
+    fn prepare_to_sleep(&mut self) -> bool {
+        self.shared_memory_mut().is_none_or(SharedMemory::announce_sleep)
     }
 
     fn room(&self) -> Option<usize> {
@@ -367,10 +396,12 @@ impl Receiver for UdpReceiver {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let counters = &self.counters;
+        let memory = self.members.as_ref().and_then(|members| members.shared_memory.as_ref());
+        let from_rings = memory.map_or(0, SharedMemory::bad_icrc);
         let mut all = vec![
             ("packets_received", counters.packets),
             ("receive_calls", counters.calls),
-            ("bad_icrc", counters.bad_icrc),
+            ("bad_icrc", counters.bad_icrc + from_rings),
             ("too_short", counters.too_short),
             ("too_long", counters.too_long),
             ("truncated", counters.truncated),
@@ -384,14 +415,14 @@ impl Receiver for UdpReceiver {
 
 /// Control messages of a datagram, decoded.
 #[derive(Default)]
-struct Ancillary {
+pub(super) struct Ancillary {
     /// The length of each packet but the last, if several were joined.
-    segment: Option<usize>,
-    traffic_class: u8,
-    flow_label: u32,
-    hop_limit: u8,
+    pub(super) segment: Option<usize>,
+    pub(super) traffic_class: u8,
+    pub(super) flow_label: u32,
+    pub(super) hop_limit: u8,
     /// Number of datagrams that were dropped so far.
-    overflowed: u32,
+    pub(super) overflowed: u32,
 }
 
 impl Ancillary {
@@ -426,7 +457,7 @@ impl Ancillary {
 }
 
 impl Arrival {
-    fn new(source: IpAddr, port: u16, to: Gid, ancillary: &Ancillary) -> Self {
+    pub(super) fn new(source: IpAddr, port: u16, to: Gid, ancillary: &Ancillary) -> Self {
         let class = u32::from(ancillary.traffic_class);
         let (dscp, ecn) = (Bits::low(class >> 2), Bits::low(class));
         let header = match (source, to.to_ipv4()) {
@@ -451,7 +482,7 @@ impl Arrival {
 impl Header {
     /// The header of a packet with so many bytes from its BTH through its ICRC.
     #[inline]
-    fn put<'a>(&self, len: u16, id: u16, room: &'a mut [u8; 40]) -> &'a [u8] {
+    pub(super) fn put<'a>(&self, len: u16, id: u16, room: &'a mut [u8; 40]) -> &'a [u8] {
         #[expect(clippy::cast_possible_truncation, reason = "8 bytes")]
         let udp_len = len + Udp::LEN as u16;
         match self {

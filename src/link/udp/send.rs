@@ -11,6 +11,7 @@ use socket2::Socket;
 
 use super::bind::{HOP_LIMIT, unbound_socket};
 use super::priority::Priorities;
+use super::shared_memory::{SharedNeighbors, ToNeighbors};
 use crate::link::Sender;
 use crate::link::sys::socket::{self, Control, Name, Outgoing};
 use crate::time::Instant;
@@ -40,6 +41,10 @@ pub(super) struct UdpSender {
     /// Whether the kernel segments runs.
     cuts: bool,
     priorities: Priorities,
+    /// NICs to which packets go through shared memory.
+    neighbors: Option<SharedNeighbors>,
+    /// Time at which packets that wait for room in shared memory are tried again.
+    resume_at: Option<Instant>,
     counters: Counters,
 }
 
@@ -61,9 +66,10 @@ struct Run {
 }
 
 impl Run {
-    /// Whether a packet of this length may follow.
-    fn takes(&self, len: usize, qpn: Qpn) -> bool {
-        self.packets < SEGMENTS_MAX
+    /// Whether a packet of this length may follow that begins at `at`.
+    fn takes(&self, at: usize, len: usize, qpn: Qpn) -> bool {
+        at == self.end
+            && self.packets < SEGMENTS_MAX
             && qpn == self.qpn
             && len <= self.length
             && self.end - self.start == self.packets * self.length
@@ -179,13 +185,20 @@ impl UdpSender {
             uncut: Vec::new(),
             cuts: true,
             priorities: Priorities::default(),
+            neighbors: None,
+            resume_at: None,
             counters: Counters::default(),
         }
     }
 
-    /// Divides the packets of a batch into runs, and adds to each the ICRC for its position in the
-    /// run.
-    fn seal(&mut self, batch: &mut Batch) {
+    pub(super) fn with_neighbors(mut self, neighbors: Option<SharedNeighbors>) -> Self {
+        self.neighbors = neighbors;
+        self
+    }
+
+    /// Puts the packets of a batch that are for neighbors into their rings, divides the others into
+    /// runs, and adds to each the ICRC for its position in the run.
+    fn seal(&mut self, batch: &mut Batch, mut neighbors: Option<&mut ToNeighbors<'_>>) {
         self.runs.clear();
         let mut end = 0;
         for mut train in batch.trains_mut() {
@@ -202,11 +215,17 @@ impl UdpSender {
             self.priorities.put(&path, &mut way.control);
             let (runs, prefixes, cuts) = (&mut self.runs, &mut self.prefixes, self.cuts);
             let (mut at, first) = (start, runs.len());
-            train.for_each_mut(|packet| {
+            train.for_each_with_flips_mut(|packet, flips| {
                 let len = packet.len();
                 let qpn = view::<Bth>(packet, 0).map_or(Qpn::SMI, Bth::dest_qp);
+                if let Some(neighbors) = &mut neighbors
+                    && neighbors.put(&path, qpn, packet, flips)
+                {
+                    at += len;
+                    return;
+                }
                 match runs.get_mut(first..).and_then(|runs| runs.last_mut()) {
-                    Some(run) if cuts && run.takes(len, qpn) => {
+                    Some(run) if cuts && run.takes(at, len, qpn) => {
                         run.packets += 1;
                         run.end += len;
                     }
@@ -230,6 +249,7 @@ impl UdpSender {
                 } else {
                     prefix.seal(packet);
                 }
+                flip_icrc(packet, flips);
             });
         }
         for run in self.runs.iter_mut().filter(|run| run.packets > 1) {
@@ -301,9 +321,20 @@ impl Sender for UdpSender {
         self.sockets.port_of(path.source_port)
     }
 
-    fn send(&mut self, _: Instant, batch: &mut Batch) -> io::Result<()> {
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.resume_at
+    }
+
+    fn send(&mut self, now: Instant, batch: &mut Batch) -> io::Result<()> {
         self.counters.offered += batch.len() as u64;
-        self.seal(batch);
+        match self.neighbors.clone() {
+            Some(shared) => {
+                let mut neighbors = ToNeighbors::new(now, &shared);
+                self.seal(batch, Some(&mut neighbors));
+                self.resume_at = neighbors.finish();
+            }
+            None => self.seal(batch, None),
+        }
         let bytes = batch.bytes_mut();
         for socket in 0..=self.sockets.others.len() {
             if self.runs.iter().any(|run| run.socket == socket) {
@@ -324,6 +355,9 @@ impl Sender for UdpSender {
             ("runs_not_cut", counters.uncut),
             ("source_ports", ports.count() as u64 + 1),
         ];
+        if let Some(neighbors) = &self.neighbors {
+            all.extend(ToNeighbors::new(Instant::ZERO, neighbors).counters());
+        }
         all.extend(REFUSALS.iter().zip(counters.refused).map(|((name, _), count)| (*name, count)));
         all
     }
@@ -497,14 +531,17 @@ mod tests {
             control: Control::new(),
         };
         let qpn = Qpn::new(5);
-        assert!(run(1040, 1, 1040).takes(1040, qpn));
-        assert!(!run(1040, 1, 1040).takes(1040, Qpn::new(6)), "of another queue pair");
-        assert!(run(1040, 1, 1040).takes(20, qpn));
-        assert!(!run(1040, 1, 1040).takes(1044, qpn), "a longer one");
-        assert!(!run(1040, 2, 1060).takes(20, qpn), "after a shorter one");
-        assert!(run(16, 63, 63 * 16).takes(16, qpn));
-        assert!(!run(16, 64, 64 * 16).takes(16, qpn), "64 are enough");
-        assert!(!run(4112, 15, 15 * 4112).takes(4112, qpn), "longer than a datagram");
-        assert!(run(4112, 15, 15 * 4112).takes(3827, qpn), "just as long");
+        assert!(run(1040, 1, 1040).takes(100 + 1040, 1040, qpn));
+        assert!(!run(1040, 1, 1040).takes(100 + 1040, 1040, Qpn::new(6)), "of another queue pair");
+        assert!(run(1040, 1, 1040).takes(100 + 1040, 20, qpn));
+        assert!(!run(1040, 1, 1040).takes(100 + 1040, 1044, qpn), "a longer one");
+        assert!(!run(1040, 2, 1060).takes(100 + 1060, 20, qpn), "after a shorter one");
+        assert!(run(16, 63, 63 * 16).takes(100 + 63 * 16, 16, qpn));
+        assert!(!run(16, 64, 64 * 16).takes(100 + 64 * 16, 16, qpn), "64 are enough");
+        assert!(
+            !run(4112, 15, 15 * 4112).takes(100 + 15 * 4112, 4112, qpn),
+            "longer than a datagram"
+        );
+        assert!(run(4112, 15, 15 * 4112).takes(100 + 15 * 4112, 3827, qpn), "just as long");
     }
 }

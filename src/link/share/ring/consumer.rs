@@ -1,0 +1,183 @@
+//! The end of a packet ring that receives.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::net::{RecvFlags, recv};
+
+use super::record::{Found, HEAD_LEN, RecordHead};
+use super::{Broken, CAPACITY, Offer, RingMemory};
+use crate::wire::Gid;
+
+/// Packets that are taken from a ring at a time, so that other rings have their turn.
+const TAKE_MAX: usize = 64;
+
+/// The end of a packet ring that receives.
+#[derive(Debug)]
+pub(crate) struct Consumer {
+    memory: RingMemory,
+    bell: OwnedFd,
+    source: Gid,
+    /// End of what is handled, which the producer knows.
+    handled: u64,
+    /// End of what is taken.
+    taken_to: u64,
+    /// Packets that are taken: their heads, and where they are.
+    taken: Vec<(RecordHead, usize)>,
+    /// Whether nothing was taken yet.
+    is_new: bool,
+    /// Whether the producer has gone.
+    is_ended: bool,
+    /// Whether the producer wrote what cannot be.
+    is_broken: bool,
+    /// Number of packets whose ICRC was to be wrong.
+    bad_icrc: u64,
+}
+
+impl Consumer {
+    /// Reads a ring from now on, whose packets come from `source`.
+    pub(crate) fn adopt(offer: Offer, source: Gid) -> io::Result<Self> {
+        let memory = RingMemory::map(&offer.memory)?;
+        memory.words().adopt();
+        Ok(Self {
+            memory,
+            bell: offer.bell,
+            source,
+            handled: 0,
+            taken_to: 0,
+            taken: Vec::with_capacity(TAKE_MAX),
+            is_new: true,
+            is_ended: false,
+            is_broken: false,
+            bad_icrc: 0,
+        })
+    }
+
+    /// Returns the descriptor that is readable when the bell rings, and closed at the other end
+    /// when the producer has gone.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Returns the address of the producer's NIC.
+    pub(crate) fn source(&self) -> Gid {
+        self.source
+    }
+
+    /// Whether nothing was taken from it yet. What the producer sent through the kernel before is
+    /// to be received first.
+    #[inline]
+    pub(crate) fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Whether packets wait in it.
+    #[inline]
+    pub(crate) fn has_packets(&self) -> bool {
+        self.memory.words().published() != self.taken_to
+    }
+
+    /// Silences the bell; returns whether the producer is still there.
+    pub(crate) fn silence(&mut self) -> bool {
+        let is_there = match recv(&self.bell, &mut [0_u8; 64][..], RecvFlags::DONTWAIT) {
+            Ok((len, _)) => len > 0,
+            Err(error) => error == rustix::io::Errno::AGAIN || error == rustix::io::Errno::INTR,
+        };
+        self.is_ended |= !is_there;
+        is_there
+    }
+
+    /// Whether nothing is to be taken from it any more: the producer has gone, and all that it sent
+    /// was taken, or the ring is broken.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_broken || self.is_ended && !self.has_packets()
+    }
+
+    pub(crate) fn set_broken(&mut self) {
+        self.is_broken = true;
+        self.taken.clear();
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    /// Returns the number of packets that were dropped since the last call because their ICRC was
+    /// to be wrong.
+    #[inline]
+    pub(crate) fn take_bad_icrc(&mut self) -> u64 {
+        std::mem::take(&mut self.bad_icrc)
+    }
+
+    /// Whether packets are taken, and to be handled.
+    pub(crate) fn has_taken(&self) -> bool {
+        !self.taken.is_empty()
+    }
+
+    /// Takes packets, instead of those of the call before; returns their number.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Result<usize, Broken> {
+        self.give_back();
+        let published = self.memory.words().published();
+        if published == self.taken_to || self.is_broken {
+            return Ok(0);
+        }
+        self.is_new = false;
+        if published.wrapping_sub(self.taken_to) > CAPACITY as u64 {
+            return Err(Broken);
+        }
+        while self.taken_to != published && self.taken.len() < TAKE_MAX {
+            let (place, to_end) = RingMemory::place(self.taken_to);
+            let left = published - self.taken_to;
+            let mut head = [0; HEAD_LEN];
+            self.memory.0.read(place, &mut head);
+            let len = match RecordHead::parse(&head).ok_or(Broken)? {
+                Found::Skip => to_end,
+                Found::Packet(head) => {
+                    let len = RecordHead::record_len(head.len);
+                    if len > to_end {
+                        return Err(Broken);
+                    }
+                    if head.is_icrc_wrong {
+                        self.bad_icrc += 1;
+                    } else {
+                        self.taken.push((head, place + HEAD_LEN));
+                    }
+                    len
+                }
+            };
+            if len as u64 > left {
+                return Err(Broken);
+            }
+            self.taken_to += len as u64;
+        }
+        Ok(self.taken.len())
+    }
+
+    /// Frees the room of the packets that were taken.
+    #[inline]
+    pub(crate) fn give_back(&mut self) {
+        self.taken.clear();
+        if self.handled != self.taken_to {
+            self.handled = self.taken_to;
+            self.memory.words().free(self.handled);
+        }
+    }
+
+    /// Copies each packet that was taken to `room`, and passes it to `each`.
+    #[inline]
+    pub(crate) fn for_each(&self, room: &mut [u8], mut each: impl FnMut(&RecordHead, &[u8])) {
+        for (head, place) in &self.taken {
+            let Some(packet) = room.get_mut(..head.len) else { continue };
+            self.memory.0.read(*place, packet);
+            each(head, packet);
+        }
+    }
+
+    /// Announces that the consumer sleeps until the bell rings; returns whether it may.
+    pub(crate) fn announce_sleep(&mut self) -> bool {
+        self.give_back();
+        self.memory.words().announce_sleep(self.taken_to)
+    }
+}

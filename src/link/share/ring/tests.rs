@@ -1,0 +1,177 @@
+//! Both ends of a ring, and ends that write what cannot be.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::link::testing::PATH;
+use crate::random::Random;
+use crate::wire::{Bth, PACKET_MAX};
+
+fn ring() -> (Producer, Consumer) {
+    let (producer, offer) = Producer::new().unwrap();
+    assert!(!producer.is_adopted());
+    let consumer = Consumer::adopt(offer, PATH.source).unwrap();
+    assert!(producer.is_adopted());
+    (producer, consumer)
+}
+
+fn put(producer: &mut Producer, packet: &[u8]) -> Put {
+    let head = RecordHead::new(&PATH, 64, packet.len(), false);
+    producer.put(&head, packet).unwrap()
+}
+
+fn take(consumer: &mut Consumer) -> Vec<Vec<u8>> {
+    let mut taken = Vec::new();
+    consumer.take().unwrap();
+    consumer.for_each(&mut [0; PACKET_MAX], |head, packet| {
+        assert_eq!(head.source_port, PATH.source_port);
+        taken.push(packet.to_vec());
+    });
+    taken
+}
+
+/// A packet of a length and with a content that tell which one it is.
+fn packet(number: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 31 + number).to_le_bytes()[0]).collect()
+}
+
+#[test]
+fn packets_come_out_as_they_went_in_whatever_their_lengths_are() {
+    for seed in 0..20 {
+        let mut random = Random::new(seed);
+        let (mut producer, mut consumer) = ring();
+        let (mut sent, mut received) = (0, 0);
+        let mut lens = Vec::new();
+        while received < 3000 {
+            for _ in 0..below(&mut random, 40) {
+                let len = Bth::LEN + below(&mut random, PACKET_MAX - Bth::LEN + 1);
+                lens.push(len);
+                assert_eq!(put(&mut producer, &packet(sent, len)), Put::Done);
+                sent += 1;
+            }
+            producer.flush().unwrap();
+            for _ in 0..below(&mut random, 4) {
+                for taken in take(&mut consumer) {
+                    assert_eq!(taken, packet(received, lens[received]), "seed {seed}");
+                    received += 1;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn full_ring_keeps_packets_back_and_then_loses_them() {
+    let (mut producer, mut consumer) = ring();
+    let bytes = packet(0, 4096);
+    let kept = (0..10_000).take_while(|_| put(&mut producer, &bytes) == Put::Done).count();
+    assert!(producer.has_backlog());
+    assert!((1024..1024 + 64).contains(&kept), "{kept}");
+    let mut received = 0;
+    while received < kept {
+        received += take(&mut consumer).len();
+        producer.flush().unwrap();
+    }
+    assert_eq!(received, kept);
+    assert!(!producer.has_backlog());
+    assert_eq!(put(&mut producer, &bytes), Put::Done);
+}
+
+#[test]
+fn bell_rings_only_when_the_consumer_sleeps() {
+    let (mut producer, mut consumer) = ring();
+    let rings = |consumer: &Consumer| {
+        let flags = rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::PEEK;
+        rustix::net::recv(consumer.fd(), &mut [0_u8; 1][..], flags).is_ok()
+    };
+    let bytes = packet(0, 100);
+    put(&mut producer, &bytes);
+    producer.publish();
+    assert!(!rings(&consumer));
+    assert!(!consumer.announce_sleep(), "a packet waits");
+    assert_eq!(take(&mut consumer).len(), 1);
+    assert!(consumer.announce_sleep());
+    put(&mut producer, &bytes);
+    assert!(!rings(&consumer), "not published yet");
+    producer.publish();
+    assert!(rings(&consumer) && consumer.silence() && !rings(&consumer));
+    put(&mut producer, &bytes);
+    producer.publish();
+    assert!(!rings(&consumer), "it is awake");
+    drop(producer);
+    assert!(!consumer.silence() && !consumer.is_over());
+    assert_eq!(take(&mut consumer).len(), 2);
+    assert!(consumer.is_over());
+}
+
+#[test]
+fn packets_with_a_wrong_icrc_are_counted_and_dropped() {
+    let (mut producer, mut consumer) = ring();
+    for is_icrc_wrong in [true, false, true] {
+        let head = RecordHead::new(&PATH, 64, 100, is_icrc_wrong);
+        producer.put(&head, &[0; 100]).unwrap();
+    }
+    producer.publish();
+    assert_eq!(take(&mut consumer).len(), 1);
+    assert_eq!([consumer.take_bad_icrc(), consumer.take_bad_icrc()], [2, 0]);
+}
+
+#[test]
+fn indices_that_run_away_break_the_ring() {
+    for head in [CAPACITY as u64 + 16, u64::MAX, 1 << 63, 7, 16] {
+        let (producer, mut consumer) = ring();
+        producer_memory(&producer).words().head.store(head, Ordering::Relaxed);
+        assert_eq!(consumer.take(), Err(Broken), "{head}");
+    }
+    for tail in [u64::MAX, 1 << 40, CAPACITY as u64 + 1] {
+        let (mut producer, _consumer) = ring();
+        put(&mut producer, &packet(0, 4096));
+        producer_memory(&producer).words().tail.store(tail, Ordering::Relaxed);
+        let (head, bytes) = (RecordHead::new(&PATH, 64, 4096, false), packet(0, 4096));
+        let put: Result<Vec<Put>, Broken> = (0..100).map(|_| producer.put(&head, &bytes)).collect();
+        assert!(put.is_err(), "{tail}");
+    }
+}
+
+#[test]
+fn changed_bytes_break_the_ring_or_are_packets() {
+    let (mut broken, mut packets) = (0, 0);
+    for seed in 0..2000 {
+        let mut random = Random::new(seed);
+        let (mut producer, mut consumer) = ring();
+        for number in 0..20 {
+            put(&mut producer, &packet(number, Bth::LEN + below(&mut random, 400)));
+        }
+        producer.publish();
+        let memory = producer_memory(&producer);
+        for _ in 0..below(&mut random, 8) {
+            memory.0.write(RECORDS + below(&mut random, 4096), &random.next().to_le_bytes()[..1]);
+        }
+        if below(&mut random, 4) == 0 {
+            memory.words().head.store(random.next() % 4096, Ordering::Release);
+        }
+        for _ in 0..100 {
+            match consumer.take() {
+                Ok(0) => break,
+                Ok(_) => consumer.for_each(&mut [0; PACKET_MAX], |head, packet| {
+                    assert_eq!(head.len, packet.len());
+                    packets += 1;
+                }),
+                Err(Broken) => {
+                    broken += 1;
+                    break;
+                }
+            }
+        }
+    }
+    assert!(broken > 0 && packets > 0, "{broken} {packets}");
+}
+
+fn producer_memory(producer: &Producer) -> &RingMemory {
+    &producer.memory
+}
+
+/// A number below `bound`.
+fn below(random: &mut Random, bound: usize) -> usize {
+    usize::try_from(random.next()).unwrap() % bound
+}
