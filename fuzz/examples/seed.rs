@@ -36,6 +36,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             put(root, "cm", i, &[&[0, 0, 0, 0], packet.payload(), &[1, 0, 0, 0]].concat())?;
         }
     }
+    // A packet of 12 bytes is written, published and taken.
+    let record = [&12_u32.to_le_bytes()[..], &[0; 24]].concat();
+    let steps = [&[0; 4][..], &[28 << 2, 0, 0], &record, &[2, 32, 0], &[3, 0, 0]].concat();
+    put(root, "ring", 0, &steps)?;
     seed_captures(root, &frames)?;
     let filters =
         ["infiniband.bth.destqp == 0x11 && roce.icrc == bad", "!(ip.addr == 10.0.0.0/8) or roce"];

@@ -32,7 +32,7 @@ pub use conversions::conversions;
 pub use flows::flows;
 pub use hostile::hostile;
 pub use libroce::libroce;
-pub use links::{raw_link, udp_link};
+pub use links::{raw_link, ring, udp_link};
 pub use opening::opening;
 pub use operations::operations;
 pub use replay::replay;
@@ -74,6 +74,7 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("conform_control", conform_control),
     ("bench_control", bench_control),
     ("opening", opening),
+    ("ring", ring),
     ("udp_link", udp_link),
     ("raw_link", raw_link),
     ("conversions", conversions),

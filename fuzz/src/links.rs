@@ -3,9 +3,11 @@
 //! The first byte of the input says how much of it is put right before it arrives, so that more
 //! than the first check is reached: lengths and checksums, and the ICRC of the first packet.
 
-use roce::link::{raw, udp};
+use std::cell::RefCell;
+
+use roce::link::{RingUnderTest, raw, udp};
 use roce::wire::icrc::{Route, icrc};
-use roce::wire::{Bth, Gid, Ipv4, Ipv6, Udp, checksum, view};
+use roce::wire::{Bth, Gid, Ipv4, Ipv6, PACKET_MAX, Udp, checksum, view};
 
 const ETHERNET: usize = 14;
 const ICRC: usize = 4;
@@ -46,6 +48,50 @@ pub fn udp_link(input: &[u8]) {
     if flags & FIX_ICRC != 0 && (Bth::LEN + ICRC..=4200).contains(&first) {
         assert!(end > 0, "a sealed packet is sound");
     }
+}
+
+/// A producer writes anything into a ring, and publishes any part of it: its consumer takes packets
+/// that lie within the ring, or finds the ring broken.
+pub fn ring(input: &[u8]) {
+    thread_local! {
+        // A ring is memory of the system, which takes longer to make than to use.
+        static RING: RefCell<RingUnderTest> = RefCell::new(RingUnderTest::new().unwrap());
+    }
+    RING.with_borrow_mut(|ring| {
+        let Some((start, mut rest)) = input.split_first_chunk() else { return };
+        ring.restart(u32::from_le_bytes(*start).into());
+        while let Some((&[kind, low, high], behind)) = rest.split_first_chunk() {
+            rest = behind;
+            let number = usize::from(u16::from_le_bytes([low, high]));
+            match kind % 4 {
+                0 => {
+                    let (bytes, behind) = rest.split_at(rest.len().min((kind / 4).into()));
+                    rest = behind;
+                    ring.write(number * 16, bytes);
+                }
+                1 => {
+                    let Some((head, behind)) = rest.split_first_chunk() else { return };
+                    rest = behind;
+                    ring.set_head(u64::from_le_bytes(*head));
+                }
+                2 => {
+                    let base = u64::from(u32::from_le_bytes(*start)) & !15;
+                    ring.set_head(base + number as u64);
+                }
+                _ => {
+                    let mut count = 0;
+                    let taken = ring.take(|packet| {
+                        assert!((Bth::LEN..=PACKET_MAX).contains(&packet.len()));
+                        count += 1;
+                    });
+                    match taken {
+                        Some(taken) => assert_eq!(taken, count),
+                        None => return,
+                    }
+                }
+            }
+        }
+    });
 }
 
 /// Seals a packet as if it had been sent from one end to the other.

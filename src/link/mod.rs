@@ -74,6 +74,8 @@ pub use holder::Holder;
 pub use named::{NamedSpec, NamedSpecError};
 #[cfg(test)]
 pub(crate) use share::claims_for_tests;
+#[doc(hidden)]
+pub use share::RingUnderTest;
 pub(crate) use share::{Claim, Listens, Role};
 pub use sharing::{Sharing, UserShare};
 pub use spec::{Spec, SpecError};
@@ -195,6 +197,12 @@ pub trait Sender: Send {
     /// there is nothing else: the link holds packets back.
     fn poll_timeout(&self) -> Option<Instant> {
         None
+    }
+
+    /// Whether the caller should send more now. If not, the link holds packets back that will have
+    /// room within microseconds.
+    fn has_room(&self) -> bool {
+        true
     }
 
     /// Returns its counters by name.

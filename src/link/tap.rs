@@ -318,6 +318,10 @@ impl<W: Write + Send> Sender for TapSender<W> {
         self.inner.poll_timeout()
     }
 
+    fn has_room(&self) -> bool {
+        self.inner.has_room()
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.inner.counters();
         let Counts { sent, dropped, failed, .. } = lock(&self.tap).counts;

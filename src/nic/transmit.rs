@@ -131,12 +131,29 @@ impl Shared {
         }
     }
 
-    /// Sends until there is nothing left; returns the next deadline of the engine and the sending
+    fn publish_tx_deadline(&self, deadline: Option<Instant>) {
+        let nanos = deadline.map_or(u64::MAX, Instant::as_nanos);
+        self.tx_deadline.store(nanos, Ordering::Relaxed);
+    }
+
+    /// Sends until there is nothing left, or no room; returns the next deadline of the engine and the sending
     /// half.
     fn send_batches(&self, tx: &mut Tx, now: Instant, extent: Extent) -> Option<Instant> {
         let Tx { sender, batch, deadline, .. } = tx;
         loop {
             batch.clear();
+            if !sender.has_room() {
+                if let Err(error) = sender.send(now, batch) {
+                    self.fail(&mut self.core(), &error);
+                    return None;
+                }
+                if !sender.has_room() {
+                    *deadline = sender.poll_timeout();
+                    self.publish_tx_deadline(*deadline);
+                    let due = self.core().engine.poll_timeout();
+                    return [due, *deadline].into_iter().flatten().min();
+                }
+            }
             let (count, due, has_frames) = {
                 let mut core = self.core();
                 let count = match extent {
@@ -157,8 +174,7 @@ impl Shared {
                     return due;
                 }
                 *deadline = sender.poll_timeout();
-                let nanos = deadline.map_or(u64::MAX, Instant::as_nanos);
-                self.tx_deadline.store(nanos, Ordering::Relaxed);
+                self.publish_tx_deadline(*deadline);
             }
             if is_last {
                 return [due, *deadline].into_iter().flatten().min();

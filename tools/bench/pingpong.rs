@@ -1,7 +1,8 @@
-//! The rivals of a ping-pong: 64 bytes there and back over a bare socket, both sides spinning.
+//! The rivals of a ping-pong: 64 bytes there and back over a bare socket, both sides spinning, or
+//! both asleep until the other's message comes (`tcp-asleep`).
 //!
 //! ```text
-//! cargo run --release --example bench-pingpong -- tcp|udp ADDRESS [SECONDS]      # the other side: serve-tcp|serve-udp ADDRESS
+//! cargo run --release --example bench-pingpong -- tcp|tcp-asleep|udp ADDRESS [SECONDS]      # the other side: serve-tcp|serve-tcp-asleep|serve-udp ADDRESS
 //! cargo run --release --example bench-pingpong -- packet INTERFACE [SECONDS]     # the other side: serve-packet INTERFACE
 //! ```
 //!
@@ -89,11 +90,10 @@ impl Wire for PacketSocket {
 
 fn open(kind: &str, at: &str) -> Box<dyn Wire> {
     match kind {
-        "serve-tcp" => {
-            let (stream, _) = TcpListener::bind((at, PORT)).unwrap().accept().unwrap();
-            Box::new(spinning(stream))
-        }
+        "serve-tcp" => Box::new(spinning(accept(at))),
         "tcp" => Box::new(spinning(TcpStream::connect((at, PORT)).unwrap())),
+        "serve-tcp-asleep" => Box::new(asleep(accept(at))),
+        "tcp-asleep" => Box::new(asleep(TcpStream::connect((at, PORT)).unwrap())),
         "serve-udp" => {
             let socket = UdpSocket::bind((at, PORT)).unwrap();
             socket.set_nonblocking(true).unwrap();
@@ -106,8 +106,18 @@ fn open(kind: &str, at: &str) -> Box<dyn Wire> {
             Box::new(Udp(socket, Some(to)))
         }
         "serve-packet" | "packet" => Box::new(PacketSocket::open(at).unwrap()),
-        other => panic!("{other} is none of tcp, udp, packet"),
+        other => panic!("{other} is none of tcp, tcp-asleep, udp, packet"),
     }
+}
+
+fn accept(at: &str) -> TcpStream {
+    TcpListener::bind((at, PORT)).unwrap().accept().unwrap().0
+}
+
+/// A stream whose reads block.
+fn asleep(stream: TcpStream) -> TcpStream {
+    stream.set_nodelay(true).unwrap();
+    stream
 }
 
 fn spinning(stream: TcpStream) -> TcpStream {

@@ -82,6 +82,10 @@ impl Sender for FaultSender {
         self.lane.timeout().into_iter().chain(self.inner.poll_timeout()).min()
     }
 
+    fn has_room(&self) -> bool {
+        self.inner.has_room()
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.inner.counters();
         counters.extend(self.lane.injector().counters());

@@ -36,7 +36,21 @@ const REMOTE_INTERVAL: Duration = Duration::from_secs(60);
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 /// Time after which packets that wait for room in a ring are tried again.
-pub(crate) const BACKLOG_INTERVAL: Duration = Duration::from_micros(20);
+const BACKLOG_INTERVAL: Duration = Duration::from_micros(20);
+
+/// Time after which a ring that stays full is stalled: its consumer is stopped, or busy otherwise,
+/// and holds up no packets to others any more.
+const STALL_TIME: Duration = Duration::from_millis(1);
+
+/// Packets that wait for room in rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backlog {
+    None,
+    /// Their consumers make room: they are to be tried again, and the sender waits with others.
+    Moving { again: Instant },
+    /// Their consumers have made no room for a while: they are to be tried again.
+    Stalled { again: Instant },
+}
 
 /// Request for a ring to the NIC that has a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +83,7 @@ pub(crate) struct Neighbors {
     /// Rings with packets that are not published.
     unpublished: Vec<Place>,
     /// Rings with packets that wait for room.
-    backlogged: Vec<Place>,
+    backlogged: Vec<Backlogged>,
     requests: Vec<RingRequest>,
     /// Time of the last request.
     requested_at: Instant,
@@ -87,6 +101,14 @@ pub(crate) struct Neighbors {
 struct Place {
     address: usize,
     slot: u8,
+}
+
+/// A ring with packets that wait for room.
+#[derive(Clone, Copy, Debug)]
+struct Backlogged {
+    place: Place,
+    /// Time at which its consumer made room last.
+    moved_at: Instant,
 }
 
 #[derive(Debug)]
@@ -199,8 +221,8 @@ impl Neighbors {
         if self.unpublished.last() != Some(&place) {
             self.unpublished.push(place);
         }
-        if has_backlog && !self.backlogged.contains(&place) {
-            self.backlogged.push(place);
+        if has_backlog && !self.backlogged.iter().any(|entry| entry.place == place) {
+            self.backlogged.push(Backlogged { place, moved_at: now });
         }
         true
     }
@@ -221,20 +243,39 @@ impl Neighbors {
         !self.backlogged.is_empty()
     }
 
+    /// Returns whether packets wait for room, and when they are to be tried again.
+    #[inline]
+    pub(crate) fn backlog(&self, now: Instant) -> Backlog {
+        if self.backlogged.is_empty() {
+            return Backlog::None;
+        }
+        let again = now.saturating_add(BACKLOG_INTERVAL);
+        let is_moving = |entry: &Backlogged| now.saturating_since(entry.moved_at) < STALL_TIME;
+        if self.backlogged.iter().any(is_moving) {
+            Backlog::Moving { again }
+        } else {
+            Backlog::Stalled { again }
+        }
+    }
+
     /// Moves packets that wait into their rings, as far as there is room.
     #[cold]
     pub(crate) fn flush(&mut self, now: Instant) {
-        let mut places = std::mem::take(&mut self.backlogged);
-        places.retain(|&place| {
-            let Some(Slot::Ring { producer, .. }) = self.slot_mut(place) else { return false };
-            if producer.flush().is_err() {
-                self.counters.broken += 1;
-                self.close(place, now.saturating_add(RETRY_INTERVAL));
-                return false;
+        let mut entries = std::mem::take(&mut self.backlogged);
+        entries.retain_mut(|Backlogged { place, moved_at }| {
+            let Some(Slot::Ring { producer, .. }) = self.slot_mut(*place) else { return false };
+            match producer.flush() {
+                Ok(true) => *moved_at = now,
+                Ok(false) => {}
+                Err(_) => {
+                    self.counters.broken += 1;
+                    self.close(*place, now.saturating_add(RETRY_INTERVAL));
+                    return false;
+                }
             }
             producer.has_backlog()
         });
-        self.backlogged = places;
+        self.backlogged = entries;
     }
 
     #[inline]

@@ -330,9 +330,9 @@ impl UdpReceiver {
 }
 
 impl Receiver for UdpReceiver {
-    fn receive(&mut self, _: Instant) -> io::Result<usize> {
+    fn receive(&mut self, now: Instant) -> io::Result<usize> {
         self.forget_arrived();
-        let turn = self.shared_memory_mut().map_or(Turn::Kernel, SharedMemory::next_turn);
+        let turn = self.shared_memory_mut().map_or(Turn::Kernel, |memory| memory.turn(now));
         if turn != Turn::Rings {
             self.receive_from_kernel()?;
         }
@@ -340,7 +340,7 @@ impl Receiver for UdpReceiver {
         if turn != Turn::Kernel
             && let Some(memory) = self.shared_memory_mut()
         {
-            count += memory.take(count);
+            count += memory.take(now, count);
         }
         count += self.members.as_mut().map_or(0, Members::hand_over);
         self.counters.packets += count as u64;

@@ -13,6 +13,7 @@ use super::bind::{HOP_LIMIT, unbound_socket};
 use super::priority::Priorities;
 use super::shared_memory::{SharedNeighbors, ToNeighbors};
 use crate::link::Sender;
+use crate::link::share::Backlog;
 use crate::link::sys::socket::{self, Control, Name, Outgoing};
 use crate::time::Instant;
 use crate::wire::{Batch, Bth, Gid, Path, Prefixes, Qpn, ROCE_PORT, flip_icrc, view};
@@ -43,8 +44,8 @@ pub(super) struct UdpSender {
     priorities: Priorities,
     /// NICs to which packets go through shared memory.
     neighbors: Option<SharedNeighbors>,
-    /// Time at which packets that wait for room in shared memory are tried again.
-    resume_at: Option<Instant>,
+    /// Packets that wait for room in shared memory.
+    backlog: Backlog,
     counters: Counters,
 }
 
@@ -186,7 +187,7 @@ impl UdpSender {
             cuts: true,
             priorities: Priorities::default(),
             neighbors: None,
-            resume_at: None,
+            backlog: Backlog::None,
             counters: Counters::default(),
         }
     }
@@ -322,7 +323,14 @@ impl Sender for UdpSender {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        self.resume_at
+        match self.backlog {
+            Backlog::None => None,
+            Backlog::Moving { again } | Backlog::Stalled { again } => Some(again),
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        !matches!(self.backlog, Backlog::Moving { .. })
     }
 
     fn send(&mut self, now: Instant, batch: &mut Batch) -> io::Result<()> {
@@ -331,7 +339,7 @@ impl Sender for UdpSender {
             Some(shared) => {
                 let mut neighbors = ToNeighbors::new(now, &shared);
                 self.seal(batch, Some(&mut neighbors));
-                self.resume_at = neighbors.finish();
+                self.backlog = neighbors.finish();
             }
             None => self.seal(batch, None),
         }

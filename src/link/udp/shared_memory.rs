@@ -2,13 +2,14 @@
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::bind::HOP_LIMIT;
 use super::interface_of;
 use super::receive::{Ancillary, Arrival};
 use crate::link::interface::address_of;
 use crate::link::share::{
-    BACKLOG_INTERVAL, Member, Neighbors, Offer, RecordHead, RingAnswer, RingRequest, Rings, Source,
+    Backlog, Member, Neighbors, Offer, RecordHead, RingAnswer, RingRequest, Rings, Source,
     Visit,
 };
 use crate::time::Instant;
@@ -17,12 +18,12 @@ use crate::wire::{Gid, ICRC_ROOM, Path, Qpn, Received};
 /// Rings to neighbors: the sending half puts packets in, the receiving half opens and closes them.
 pub(super) type SharedNeighbors = Arc<Mutex<Neighbors>>;
 
-/// Number of receives without a packet from a ring after which each asks the kernel, too.
-const QUIET: u32 = 1024;
+/// Time after the last packet from a ring, or from the kernel, for which more are expected there.
+const ACTIVE: Duration = Duration::from_micros(50);
 
-/// Number of receives of which one asks the kernel, as long as packets come from rings: a system
-/// call takes longer than all else that a receive does.
-const KERNEL_INTERVAL: u32 = 16;
+/// Interval at which the kernel is asked while packets come from rings alone: a system call takes
+/// longer than all else that a receive does.
+const KERNEL_INTERVAL: Duration = Duration::from_micros(5);
 
 /// Maximum number of visits whose answers are awaited.
 const VISITS_MAX: usize = 64;
@@ -42,11 +43,30 @@ pub(super) struct SharedMemory {
     rings: Rings,
     visits: Vec<(u32, Visit)>,
     next_visit: u32,
-    /// Number of receives so far, and of those since a packet came from a ring.
-    receives: u32,
-    quiet: u32,
+    activity: Activity,
     /// What the packets that came last have in common.
     last: RefCell<Option<Common>>,
+}
+
+/// Times by which a receive decides where to look.
+#[derive(Debug, Default)]
+struct Activity {
+    /// Time of the last packet from a ring, and from the kernel.
+    ring: Instant,
+    kernel: Instant,
+    /// Time at which the kernel was asked last.
+    asked: Instant,
+}
+
+impl Activity {
+    /// Whether the kernel is to be asked at `now`.
+    #[inline]
+    fn asks_kernel(&self, now: Instant) -> bool {
+        let is_within = |time: Instant, limit| now.saturating_since(time) < limit;
+        !is_within(self.ring, ACTIVE)
+            || is_within(self.kernel, ACTIVE)
+            || !is_within(self.asked, KERNEL_INTERVAL)
+    }
 }
 
 /// Common facts of packets from a ring.
@@ -69,8 +89,7 @@ impl SharedMemory {
             rings,
             visits: Vec::new(),
             next_visit: 0,
-            receives: 0,
-            quiet: 0,
+            activity: Activity::default(),
             last: RefCell::default(),
         }
     }
@@ -94,30 +113,35 @@ impl SharedMemory {
         lock(&self.neighbors).share_own(qpns);
     }
 
-    /// Returns where the next receive looks.
+    /// Returns where a receive at `now` looks.
     #[inline]
-    pub(super) fn next_turn(&mut self) -> Turn {
+    pub(super) fn turn(&mut self, now: Instant) -> Turn {
         if self.rings.is_empty() {
             return Turn::Kernel;
         }
-        self.receives = self.receives.wrapping_add(1);
-        let asks_kernel = self.quiet >= QUIET
-            || self.receives.is_multiple_of(KERNEL_INTERVAL)
-            || self.rings.has_new();
-        if asks_kernel { Turn::Both } else { Turn::Rings }
+        if !self.activity.asks_kernel(now) && !self.rings.has_new() {
+            return Turn::Rings;
+        }
+        self.activity.asked = now;
+        Turn::Both
     }
 
     /// Takes packets from the rings, instead of those of the call before; returns their number.
     /// `from_kernel` is the number of packets that this receive got from the kernel: a neighbor may
     /// have sent them before its ring was adopted.
     #[inline]
-    pub(super) fn take(&mut self, from_kernel: usize) -> usize {
-        if from_kernel > 0 && self.rings.has_new() {
-            self.rings.give_back();
-            return 0;
+    pub(super) fn take(&mut self, now: Instant, from_kernel: usize) -> usize {
+        if from_kernel > 0 {
+            self.activity.kernel = now;
+            if self.rings.has_new() {
+                self.rings.give_back();
+                return 0;
+            }
         }
         let count = self.rings.take();
-        self.quiet = if count > 0 { 0 } else { self.quiet.saturating_add(1) };
+        if count > 0 {
+            self.activity.ring = now;
+        }
         count
     }
 
@@ -247,12 +271,11 @@ impl<'a> ToNeighbors<'a> {
         self.neighbors.put(self.now, path.destination, qpn, &head, packet)
     }
 
-    /// Publishes what was put in. Returns the time at which packets that wait for room are to be
-    /// tried again.
+    /// Publishes what was put in. Returns whether packets wait for room.
     #[inline]
-    pub(super) fn finish(mut self) -> Option<Instant> {
+    pub(super) fn finish(mut self) -> Backlog {
         self.neighbors.publish();
-        self.neighbors.has_backlog().then(|| self.now.saturating_add(BACKLOG_INTERVAL))
+        self.neighbors.backlog(self.now)
     }
 
     pub(super) fn counters(&self) -> [(&'static str, u64); 4] {

@@ -155,6 +155,12 @@ impl Consumer {
         Ok(self.taken.len())
     }
 
+    /// Goes on at another position, as if all before had been handled.
+    pub(super) fn restart(&mut self, position: u64) {
+        self.taken.clear();
+        (self.handled, self.taken_to, self.is_broken) = (position, position, false);
+    }
+
     /// Frees the room of the packets that were taken.
     #[inline]
     pub(crate) fn give_back(&mut self) {

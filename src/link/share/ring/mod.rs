@@ -19,6 +19,7 @@
 mod consumer;
 mod producer;
 mod record;
+mod under_test;
 mod words;
 
 use std::io;
@@ -29,6 +30,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 pub(crate) use consumer::Consumer;
 pub(crate) use producer::{Producer, Put};
 pub(crate) use record::RecordHead;
+pub use under_test::RingUnderTest;
 
 use self::words::RingWords;
 use crate::link::sys::shared_memory::{SharedMemory, WORD_STRIDE};

@@ -86,9 +86,11 @@ impl Producer {
         Ok(Put::Done)
     }
 
-    /// Moves packets that waited into the ring, as far as there is room.
+    /// Moves packets that waited into the ring, as far as there is room; returns whether there was
+    /// some.
     #[cold]
-    pub(crate) fn flush(&mut self) -> Result<(), Broken> {
+    pub(crate) fn flush(&mut self) -> Result<bool, Broken> {
+        let before = self.backlog_len;
         while let Some((head, packet)) = self.backlog.pop_front() {
             if !self.write(&head, &packet)? {
                 self.backlog.push_front((head, packet));
@@ -97,7 +99,7 @@ impl Producer {
             self.backlog_len -= packet.len();
         }
         self.publish();
-        Ok(())
+        Ok(self.backlog_len < before)
     }
 
     #[cold]
