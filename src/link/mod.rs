@@ -72,10 +72,10 @@ pub use error::OpenError;
 pub use gid_table::{GidRow, GidTable};
 pub use holder::Holder;
 pub use named::{NamedSpec, NamedSpecError};
-#[cfg(test)]
-pub(crate) use share::claims_for_tests;
 #[doc(hidden)]
 pub use share::RingUnderTest;
+#[cfg(test)]
+pub(crate) use share::claims_for_tests;
 pub(crate) use share::{Claim, Listens, Role};
 pub use sharing::{Sharing, UserShare};
 pub use spec::{Spec, SpecError};

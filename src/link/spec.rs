@@ -105,14 +105,30 @@ impl Spec {
 
     /// Opens its link; its address may be known to be on an interface. This is the one place that
     /// knows which links there are.
+    ///
+    /// With `ROCE_SHM=off` in the environment, packets to programs on this machine go through the
+    /// kernel, as all others do.
     pub fn open(&self, on: Option<&str>) -> Result<Link, OpenError> {
+        let turned_off =
+            std::env::var("ROCE_SHM").is_ok_and(|it| matches!(&*it, "off" | "0" | "no"));
+        self.open_as(on, !turned_off)
+    }
+
+    /// Opens its link, by which packets to programs on this machine go through the kernel, as all
+    /// others do.
+    pub fn open_without_shared_memory(&self) -> Result<Link, OpenError> {
+        self.open_as(None, false)
+    }
+
+    fn open_as(&self, on: Option<&str>, uses_shared_memory: bool) -> Result<Link, OpenError> {
         match self {
             Self::Udp(address) => {
                 let mut options = udp::Options::new(*address);
                 options.interface = on.map(ToOwned::to_owned);
+                options.uses_shared_memory = uses_shared_memory;
                 udp::open(&options)
             }
-            Self::Soft(name) => open_first_free(&find_interface(name)?),
+            Self::Soft(name) => open_first_free(&find_interface(name)?, uses_shared_memory),
             Self::Raw(name) => {
                 find_interface(name)?;
                 raw::open(&raw::Config::new(name))
@@ -184,11 +200,12 @@ fn find_interface(name: &str) -> Result<Interface, OpenError> {
 }
 
 /// A link on the first free address of an interface. If there is none, the first one says why.
-fn open_first_free(interface: &Interface) -> Result<Link, OpenError> {
+fn open_first_free(interface: &Interface, uses_shared_memory: bool) -> Result<Link, OpenError> {
     let first = first_address(interface)?;
     let open = |address| {
         let mut options = udp::Options::new(address);
         options.interface = Some(interface.name.clone());
+        options.uses_shared_memory = uses_shared_memory;
         udp::open(&options)
     };
     let in_use = |link: &Result<Link, OpenError>| matches!(link, Err(OpenError::InUse { .. }));

@@ -136,8 +136,8 @@ impl Shared {
         self.tx_deadline.store(nanos, Ordering::Relaxed);
     }
 
-    /// Sends until there is nothing left, or no room; returns the next deadline of the engine and the sending
-    /// half.
+    /// Sends until there is nothing left, or no room; returns the next deadline of the engine and
+    /// the sending half.
     fn send_batches(&self, tx: &mut Tx, now: Instant, extent: Extent) -> Option<Instant> {
         let Tx { sender, batch, deadline, .. } = tx;
         loop {

@@ -60,13 +60,13 @@ fn consumer_that_sleeps_is_woken_for_every_record() {
         let producer = {
             let ring = Arc::clone(&ring);
             thread::spawn(move || {
-                for number in 1..=2 {
-                    ring.records[number as usize - 1].store(number, Ordering::Relaxed);
+                for (number, record) in (1..).zip(&ring.records) {
+                    record.store(number, Ordering::Relaxed);
                     ring.publish(number * RECORD);
                 }
             })
         };
-        let mut taken = 0;
+        let (mut taken, mut records) = (0, ring.records.iter());
         while taken < 2 {
             let published = ring.words().published();
             if published == taken * RECORD {
@@ -76,7 +76,7 @@ fn consumer_that_sleeps_is_woken_for_every_record() {
                 continue;
             }
             while taken * RECORD < published {
-                let record = ring.records[taken as usize].load(Ordering::Relaxed);
+                let record = records.next().unwrap().load(Ordering::Relaxed);
                 assert_eq!(record, taken + 1, "written before it was published");
                 taken += 1;
             }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use clap::Args;
 use roce::device::Device;
 use roce::link::interface::gid;
 use roce::link::{self, SpecError};
@@ -45,11 +46,21 @@ impl fmt::Display for Spec {
     }
 }
 
+/// The way of packets to programs on this machine.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct SharedMemoryArgs {
+    /// Send packets to programs on this machine through the kernel, too, and not through shared
+    /// memory; so does ROCE_SHM=off.
+    #[arg(long)]
+    no_shm: bool,
+}
+
 /// Starts a device.
-pub(crate) fn start(spec: &Spec) -> anyhow::Result<Arc<dyn Device>> {
+pub(crate) fn start(spec: &Spec, memory: SharedMemoryArgs) -> anyhow::Result<Arc<dyn Device>> {
     match spec {
         Spec::Soft(at) => {
-            let link = at.open(None).with_context(|| format!("-d {spec}"))?;
+            let link = if memory.no_shm { at.open_without_shared_memory() } else { at.open(None) };
+            let link = link.with_context(|| format!("-d {spec}"))?;
             let nic = SoftNic::start(link);
             Ok(Arc::new(nic.with_context(|| format!("cannot start a NIC on {spec}"))?))
         }
@@ -79,8 +90,11 @@ pub(crate) fn address_of(device: &dyn Device, named: Option<u8>) -> Option<IpAdd
 
 /// Starts a soft NIC on an address of this host. If a program that does not share it has a
 /// loopback address, it takes the first one that is free.
-pub(crate) fn start_at(address: IpAddr) -> anyhow::Result<Arc<dyn Device>> {
-    let at = |address| start(&Spec::Soft(link::Spec::Udp(address)));
+pub(crate) fn start_at(
+    address: IpAddr,
+    memory: SharedMemoryArgs,
+) -> anyhow::Result<Arc<dyn Device>> {
+    let at = |address| start(&Spec::Soft(link::Spec::Udp(address)), memory);
     let loopback = (1..=254).map(|last| IpAddr::from([127, 0, 0, last]));
     let others = loopback.filter(|_| address.is_loopback() && address.is_ipv4());
     let started = at(address);
@@ -174,7 +188,7 @@ mod tests {
     #[test]
     fn a_real_device_that_is_not_there_is_named_with_the_cure() {
         let spec = Spec::Verbs("roce-none0".to_owned());
-        let error = format!("{:#}", start(&spec).unwrap_err());
+        let error = format!("{:#}", start(&spec, SharedMemoryArgs::default()).unwrap_err());
         assert!(error.starts_with("-d verbs:roce-none0: "), "{error}");
         let cures = ["this machine has", "libibverbs1", "ib_uverbs"];
         assert!(cures.iter().any(|cure| error.contains(cure)), "{error}");

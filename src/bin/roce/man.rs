@@ -227,8 +227,8 @@ static RUN: Sections = Sections {
             "off accepts packets of a connection from any UDP source port of its peer.",
         ),
         (
-            "ROCE_DEVICES, ROCE_PCAP, ROCE_FAULT",
-            "What --device, --pcap and --fault pass to the library.",
+            "ROCE_DEVICES, ROCE_PCAP, ROCE_FAULT, ROCE_SHM",
+            "What --device, --pcap, --fault and --no-shm (off) pass to the library.",
         ),
     ],
     see_also: "roce(1), roce-devices(1), roce-decode(1), ibv_devinfo(1), ib_write_bw(1), verbs(7)",

@@ -89,6 +89,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SPEC")]
     fault: Option<fault::Spec>,
 
+    /// Send packets to programs on this machine through the kernel, too, and not through shared
+    /// memory
+    #[arg(long)]
+    no_shm: bool,
+
     /// Do not say which devices the program has
     #[arg(short, long)]
     quiet: bool,
@@ -135,6 +140,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let pcap = args.pcap.as_deref().map(|file| prepare_capture(file, &first)).transpose()?;
     set(&mut command, "ROCE_PCAP", pcap.map(Into::into));
     set(&mut command, "ROCE_FAULT", args.fault.as_ref().map(|fault| fault.to_string().into()));
+    if args.no_shm {
+        command.env("ROCE_SHM", "off");
+    }
     let (library, redirect) = (directory.join(library::NAME), directory.join(FILES));
     files::show(&mut command, files::choose(name)?, &args.devices, &library, &redirect)?;
     supervise::follow(&mut command);

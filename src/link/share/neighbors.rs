@@ -47,9 +47,13 @@ const STALL_TIME: Duration = Duration::from_millis(1);
 pub(crate) enum Backlog {
     None,
     /// Their consumers make room: they are to be tried again, and the sender waits with others.
-    Moving { again: Instant },
+    Moving {
+        again: Instant,
+    },
     /// Their consumers have made no room for a while: they are to be tried again.
-    Stalled { again: Instant },
+    Stalled {
+        again: Instant,
+    },
 }
 
 /// Request for a ring to the NIC that has a queue pair.

@@ -179,7 +179,7 @@ impl UdpReceiver {
         for source in members.member.events().ready() {
             match source {
                 Source::Listener => members.admit(self.socket.as_fd()),
-                Source::Gsi => done = done.and(self.serve_gsi(&mut members)),
+                Source::Gsi => done = done.and_then(|()| self.serve_gsi(&mut members)),
                 Source::Queue => members.take(),
                 source => members.serve_neighbors(source),
             }

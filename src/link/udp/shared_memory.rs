@@ -9,8 +9,7 @@ use super::interface_of;
 use super::receive::{Ancillary, Arrival};
 use crate::link::interface::address_of;
 use crate::link::share::{
-    Backlog, Member, Neighbors, Offer, RecordHead, RingAnswer, RingRequest, Rings, Source,
-    Visit,
+    Backlog, Member, Neighbors, Offer, RecordHead, RingAnswer, RingRequest, Rings, Source, Visit,
 };
 use crate::time::Instant;
 use crate::wire::{Gid, ICRC_ROOM, Path, Qpn, Received};

@@ -15,6 +15,9 @@
 //!
 //! A setuid program, or one with file capabilities, ignores all of them: its environment is another
 //! user's, who must not choose which files it writes and which addresses it takes.
+//!
+//! Links themselves read `ROCE_SHM=off`: packets to programs on this machine go through the kernel,
+//! too, and not through shared memory.
 
 use std::env;
 use std::error::Error;

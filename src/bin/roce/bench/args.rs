@@ -10,7 +10,7 @@ use roce::verbs::Mtu;
 use super::control::plan::{ATOMIC_SIZE, Connection, Extent, Metric, Op, Plan, SIZE_MAX};
 use super::report::Unit;
 use super::token::TokenArgs;
-use crate::device::Spec;
+use crate::device::{SharedMemoryArgs, Spec};
 
 /// perftest's port, and that of the pingpongs.
 pub(crate) const PORT: u16 = 18515;
@@ -31,6 +31,9 @@ pub(crate) struct ReachArgs {
     /// the first].
     #[arg(short = 'x', long, value_name = "INDEX")]
     pub(crate) gid_index: Option<u8>,
+
+    #[command(flatten)]
+    pub(crate) memory: SharedMemoryArgs,
 }
 
 /// The option by which a client trusts a server about its GID.

@@ -19,7 +19,7 @@ use roce::link::raw::bump::Bump;
 use roce::nic::SoftNic;
 
 use crate::bench::{AnyGidArgs, TokenArgs};
-use crate::device::{self, Spec};
+use crate::device::{self, SharedMemoryArgs, Spec};
 use crate::output::Color;
 
 /// Run conformance scenarios on two devices and report differences
@@ -286,10 +286,20 @@ fn agent_without_cm(
     if let Some(Bumped { inner, outer }) = bumped {
         let bump = Bump::open(inner, outer).context("--wire")?;
         let wire = Some(behind(bump).context("--wire")?);
-        return Ok(Agent { device: device::start(spec)?, wire, gid_index, manager });
+        return Ok(Agent {
+            device: device::start(spec, SharedMemoryArgs::default())?,
+            wire,
+            gid_index,
+            manager,
+        });
     }
     let Spec::Soft(at) = spec else {
-        return Ok(Agent { device: device::start(spec)?, wire: None, gid_index, manager });
+        return Ok(Agent {
+            device: device::start(spec, SharedMemoryArgs::default())?,
+            wire: None,
+            gid_index,
+            manager,
+        });
     };
     let link = at.open(None).with_context(|| format!("-d {spec}"))?;
     let (link, wire) = watch(link);

@@ -132,7 +132,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let limits = limits(&args)?;
     let stopped: &AtomicBool = interrupt::catch()?;
     // A NIC that was named is there before a client needs it, or else the user is told now.
-    let nics = Nics::new(args.reach.device.as_ref(), args.rdma_cm)?;
+    let nics = Nics::new(&args.reach, args.rdma_cm)?;
     let listeners = listen::listen(&args.listen, nics.named(), args.reach.port)?;
     remark(&format!("serving with {} on {}", nics.name(), listen::describe(&listeners)?));
     let admission = Admission::new(limits);
