@@ -409,9 +409,14 @@ impl Neighbors {
             }
             _ => None,
         });
-        if let Some(place) = found {
-            self.close(place, Instant::ZERO);
-        }
+        let Some(place) = found else { return };
+        // One that did not adopt it refused it.
+        let refused = match self.slot_mut(place) {
+            Some(Slot::Ring { producer, .. }) => !producer.is_adopted(),
+            _ => false,
+        };
+        let again = self.requested_at.saturating_add(RETRY_INTERVAL);
+        self.close(place, if refused { again } else { Instant::ZERO });
     }
 
     /// Drops a ring. There is none until `again`.
@@ -421,6 +426,8 @@ impl Neighbors {
         let Slot::Ring { producer, .. } = std::mem::replace(slot, Slot::NoRing { again }) else {
             return;
         };
+        // Closing it is not enough: a forked child may have a copy.
+        let _ = self.events.remove(producer.fd());
         self.address_fds.remove(producer.fd());
         self.rings -= 1;
         // Once no ring to an address is left, others may be there, whose slots are found by another

@@ -128,12 +128,14 @@ impl Rings {
 
     #[cold]
     fn drop_ended(&mut self) {
-        let Self { rings, address_fds, counters, .. } = self;
+        let Self { rings, events, address_fds, counters, .. } = self;
         rings.retain(|(_, ring)| {
             // What was taken of it is still to be handled.
             let is_kept = !ring.is_over() || ring.has_taken();
             if !is_kept {
                 counters.broken += u64::from(ring.is_broken());
+                // Closing it is not enough: a forked child may have a copy.
+                let _ = events.remove(ring.fd());
                 address_fds.remove(ring.fd());
             }
             is_kept

@@ -188,6 +188,7 @@ impl SharedMemory {
                 let its = |(visit, _): &(u32, Visit)| *visit == number;
                 if let Some(at) = self.visits.iter().position(its) {
                     let (_, visit) = self.visits.swap_remove(at);
+                    let _ = member.events().remove(visit.fd());
                     self.answer(visit.request(), visit.finish(self.own));
                 }
             }
@@ -279,5 +280,132 @@ impl<'a> ToNeighbors<'a> {
 
     pub(super) fn counters(&self) -> [(&'static str, u64); 4] {
         self.neighbors.counters()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::thread::sleep;
+
+    use super::*;
+    use crate::link::{Link, udp};
+    use crate::wire::{Batch, Bits, Bth, view};
+
+    fn open(last: u8, uses_shared_memory: bool) -> Link {
+        let mut options = udp::Options::new(IpAddr::from([127, 47, 33, last]));
+        options.uses_shared_memory = uses_shared_memory;
+        udp::open(&options).unwrap()
+    }
+
+    /// Opens a second link at the address of the first, which admits it.
+    fn join(first: &mut Link, last: u8) -> Link {
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| open(last, true));
+            while !second.is_finished() {
+                first.receiver.serve_members().unwrap();
+                sleep(Duration::from_millis(1));
+            }
+            second.join().unwrap()
+        })
+    }
+
+    fn counter(link: &Link, name: &str) -> u64 {
+        let counters = link.sender.counters().into_iter().chain(link.receiver.counters());
+        counters.filter(|(its, _)| *its == name).map(|(_, count)| count).sum()
+    }
+
+    fn path(from: &Link, to: &Link) -> Path {
+        Path {
+            source: from.port.gids[0],
+            destination: to.port.gids[0],
+            source_port: 0xc001,
+            traffic_class: 2,
+            hop_limit: 9,
+            sl: 0,
+            flow_label: Bits::ZERO,
+        }
+    }
+
+    /// A packet with a number, to a queue pair of a link.
+    fn packet(to: &Link, number: u32) -> Vec<u8> {
+        let qpns = to.port.sharing.qpns();
+        let qpn = (2..).map(Qpn::new).find(|qpn| qpns.contains(*qpn)).unwrap();
+        [&[4, 0, 0xff, 0xff][..], &qpn.get().to_be_bytes(), &number.to_be_bytes(), &[0; 8]].concat()
+    }
+
+    /// Sends packets from one link to another, both of which serve others meanwhile; checks that
+    /// all arrive in order.
+    fn exchange(from: &mut Link, to: &mut Link, count: u32) {
+        let path = path(from, to);
+        let mut expected = 0;
+        for number in 0..count {
+            let mut batch = Batch::new(1);
+            assert!(batch.push(&path, &packet(to, number)));
+            from.sender.send(Instant::from_nanos(number.into()), &mut batch).unwrap();
+            for link in [&mut *from, &mut *to] {
+                link.receiver.serve_members().unwrap();
+            }
+            while to.receiver.receive(Instant::from_nanos(number.into())).unwrap() > 0 {
+                to.receiver.for_each(&mut |received| {
+                    assert_eq!(view::<Bth>(received.packet, 0).unwrap().psn().get(), expected);
+                    assert_eq!((received.source, received.ecn), (path.source, 2));
+                    assert_eq!(received.network[8], 9, "the hop limit");
+                    expected += 1;
+                });
+            }
+        }
+        assert_eq!(expected, count);
+    }
+
+    #[test]
+    fn packets_at_one_address_go_through_memory_once_the_ring_is_adopted() {
+        let mut first = open(1, true);
+        let mut second = join(&mut first, 1);
+        exchange(&mut first, &mut second, 1000);
+        exchange(&mut second, &mut first, 1000);
+        for link in [&first, &second] {
+            let [sent, received] =
+                ["shm_packets_sent", "shm_packets_received"].map(|name| counter(link, name));
+            assert!((900..1000).contains(&sent), "{sent}: the first ones went through the kernel");
+            assert!((900..1000).contains(&received), "{received}");
+        }
+    }
+
+    #[test]
+    fn packets_between_addresses_go_through_memory() {
+        let (mut first, mut second) = (open(2, true), open(3, true));
+        exchange(&mut first, &mut second, 1000);
+        assert!(counter(&first, "shm_packets_sent") > 900);
+        // Its address is free again, although its neighbor is there.
+        drop(second);
+        let alone = std::net::UdpSocket::bind("127.47.33.3:4791");
+        assert!(alone.is_ok(), "{alone:?}");
+    }
+
+    #[test]
+    fn packets_go_through_the_kernel_when_a_side_does_not_use_memory() {
+        let (mut first, mut second) = (open(4, true), open(5, false));
+        exchange(&mut first, &mut second, 100);
+        exchange(&mut second, &mut first, 100);
+        assert_eq!(counter(&first, "shm_packets_sent"), 0);
+        assert_eq!(counter(&first, "shm_packets_received"), 0);
+        assert_eq!(counter(&second, "shm_packets_received"), 0);
+    }
+
+    #[test]
+    fn packets_go_through_the_kernel_again_when_the_neighbor_has_gone() {
+        let mut first = open(6, true);
+        let mut second = join(&mut first, 6);
+        exchange(&mut first, &mut second, 100);
+        assert_eq!(counter(&first, "shm_rings_to_neighbors"), 1);
+        drop(second);
+        first.receiver.serve_members().unwrap();
+        assert_eq!(counter(&first, "shm_rings_to_neighbors"), 0);
+        // The next one has the slot of the one before.
+        let mut third = join(&mut first, 6);
+        let before = counter(&first, "shm_packets_sent");
+        exchange(&mut first, &mut third, 100);
+        assert!(counter(&first, "shm_packets_sent") > before);
     }
 }
