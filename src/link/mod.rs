@@ -199,6 +199,10 @@ pub trait Sender: Send {
         None
     }
 
+    /// Adds the ICRC from now on also to packets that go where none is needed: the caller looks at
+    /// them once they are sent.
+    fn seal_all(&mut self) {}
+
     /// Whether the caller should send more now. If not, the link holds packets back that will have
     /// room within microseconds.
     fn has_room(&self) -> bool {

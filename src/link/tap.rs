@@ -41,7 +41,7 @@ pub fn tap(
 
 /// A link with a [`tap`], and a handle of its capture.
 pub fn tap_with_handle(
-    link: Link,
+    mut link: Link,
     sink: impl Write + Send + 'static,
     epoch: Instant,
 ) -> Result<(Link, TapHandle), WriteError> {
@@ -54,6 +54,7 @@ pub fn tap_with_handle(
         Tap { sink, writer, interface, epoch, last, sending, held, counts, on_failure, is_closed };
     tap.pass_on()?;
     let shared = Arc::new(Mutex::new(tap));
+    link.sender.seal_all();
     let sender = TapSender { inner: link.sender, tap: Arc::clone(&shared) };
     let receiver = TapReceiver { inner: link.receiver, tap: Arc::clone(&shared) };
     let link = Link { sender: Box::new(sender), receiver: Box::new(receiver), ..link };
@@ -316,6 +317,10 @@ impl<W: Write + Send> Sender for TapSender<W> {
 
     fn poll_timeout(&self) -> Option<Instant> {
         self.inner.poll_timeout()
+    }
+
+    fn seal_all(&mut self) {
+        self.inner.seal_all();
     }
 
     fn has_room(&self) -> bool {

@@ -82,6 +82,10 @@ impl Sender for FaultSender {
         self.lane.timeout().into_iter().chain(self.inner.poll_timeout()).min()
     }
 
+    fn seal_all(&mut self) {
+        self.inner.seal_all();
+    }
+
     fn has_room(&self) -> bool {
         self.inner.has_room()
     }

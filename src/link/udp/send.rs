@@ -46,6 +46,8 @@ pub(super) struct UdpSender {
     neighbors: Option<SharedNeighbors>,
     /// Packets that wait for room in shared memory.
     backlog: Backlog,
+    /// Whether packets to neighbors get an ICRC, too.
+    seals_all: bool,
     counters: Counters,
 }
 
@@ -188,6 +190,7 @@ impl UdpSender {
             priorities: Priorities::default(),
             neighbors: None,
             backlog: Backlog::None,
+            seals_all: false,
             counters: Counters::default(),
         }
     }
@@ -215,6 +218,7 @@ impl UdpSender {
             let mut way = Way::new(&path, self.scope);
             self.priorities.put(&path, &mut way.control);
             let (runs, prefixes, cuts) = (&mut self.runs, &mut self.prefixes, self.cuts);
+            let seals_all = self.seals_all;
             let (mut at, first) = (start, runs.len());
             train.for_each_with_flips_mut(|packet, flips| {
                 let len = packet.len();
@@ -223,6 +227,10 @@ impl UdpSender {
                     && neighbors.put(&path, qpn, packet, flips)
                 {
                     at += len;
+                    if seals_all {
+                        prefixes.of(len).seal(packet);
+                        flip_icrc(packet, flips);
+                    }
                     return;
                 }
                 match runs.get_mut(first..).and_then(|runs| runs.last_mut()) {
@@ -327,6 +335,10 @@ impl Sender for UdpSender {
             Backlog::None => None,
             Backlog::Moving { again } | Backlog::Stalled { again } => Some(again),
         }
+    }
+
+    fn seal_all(&mut self) {
+        self.seals_all = true;
     }
 
     fn has_room(&self) -> bool {

@@ -289,8 +289,9 @@ mod tests {
     use std::thread::sleep;
 
     use super::*;
+    use crate::capture::Reader;
     use crate::link::{Link, udp};
-    use crate::wire::{Batch, Bits, Bth, view};
+    use crate::wire::{Batch, Bits, Bth, Frame, IcrcVerdict, ROCE_PORT, view};
 
     fn open(last: u8, uses_shared_memory: bool) -> Link {
         let mut options = udp::Options::new(IpAddr::from([127, 47, 33, last]));
@@ -407,5 +408,42 @@ mod tests {
         let before = counter(&first, "shm_packets_sent");
         exchange(&mut first, &mut third, 100);
         assert!(counter(&first, "shm_packets_sent") > before);
+    }
+
+    /// A capture in memory.
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn taps_write_the_icrc_that_shared_memory_leaves_out() {
+        let sinks = [(); 2].map(|()| Sink::default());
+        let tap = |link, sink: &Sink| crate::link::tap::tap(link, sink.clone(), Instant::ZERO);
+        let mut first = tap(open(7, true), &sinks[0]).unwrap();
+        let mut second = tap(open(8, true), &sinks[1]).unwrap();
+        exchange(&mut first, &mut second, 200);
+        assert!(counter(&first, "shm_packets_sent") > 100);
+        drop((first, second));
+        for Sink(capture) in sinks {
+            let capture = capture.lock().unwrap();
+            let mut reader = Reader::new(&capture[..]).unwrap();
+            let mut count = 0;
+            while let Some(record) = reader.next().unwrap() {
+                let frame = Frame::parse(record.link, record.data, ROCE_PORT);
+                assert_eq!(frame.icrc(), Some(IcrcVerdict::Ok));
+                count += 1;
+            }
+            assert_eq!(count, 200);
+        }
     }
 }
