@@ -41,7 +41,7 @@ pub fn tap(
 
 /// A link with a [`tap`], and a handle of its capture.
 pub fn tap_with_handle(
-    mut link: Link,
+    link: Link,
     sink: impl Write + Send + 'static,
     epoch: Instant,
 ) -> Result<(Link, TapHandle), WriteError> {
@@ -54,8 +54,9 @@ pub fn tap_with_handle(
         Tap { sink, writer, interface, epoch, last, sending, held, counts, on_failure, is_closed };
     tap.pass_on()?;
     let shared = Arc::new(Mutex::new(tap));
-    link.sender.seal_all();
-    let sender = TapSender { inner: link.sender, tap: Arc::clone(&shared) };
+    let mut inner = link.sender;
+    inner.seal_all();
+    let sender = TapSender { inner, tap: Arc::clone(&shared) };
     let receiver = TapReceiver { inner: link.receiver, tap: Arc::clone(&shared) };
     let link = Link { sender: Box::new(sender), receiver: Box::new(receiver), ..link };
     Ok((link, TapHandle(shared)))
