@@ -48,7 +48,7 @@ fn others_go_on_when_one_is_killed_or_stopped() {
             let (left, right) = programs.split_at_mut(3);
             left[from].begin(&right[to - 3], run);
         }
-        std::thread::sleep(moment);
+        sleep(moment);
         match fault {
             Fault::Killed => programs[victim].child.signal(Signal::KILL),
             Fault::Stopped => programs[victim].child.signal(Signal::STOP),
