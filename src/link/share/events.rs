@@ -9,7 +9,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 /// Events that are looked at, at a time.
 const READY_MAX: usize = 64;
 
-/// What a descriptor is readable for, or closed at its other end.
+/// Event source: a descriptor that became readable, or whose other end was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// A joiner.

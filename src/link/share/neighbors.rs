@@ -3,7 +3,7 @@
 //! The sending half of a link looks up the ring of each packet. Where there is none it requests
 //! one, and the packet goes through the kernel. The receiving half, whose thread can wait for
 //! answers, makes the ring and offers it to the neighbor; packets go through it once it is adopted.
-//! When the neighbor drops the ring, or ends, they go through the kernel again.
+//! Packets go through the kernel again once the neighbor has dropped the ring or ended.
 
 use std::collections::HashMap;
 use std::io;

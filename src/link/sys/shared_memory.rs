@@ -78,7 +78,7 @@ impl SharedMemory {
         assert!(offset + 8 <= self.len, "a word within the memory");
         let place = self.start.as_ptr().wrapping_add(offset);
         // SAFETY: aligned, within the mapping, which lives as long as this value, and never
-        // accessed but as an atomic: `offset_of` keeps copies away from it.
+        // accessed but as an atomic: callers keep the bytes that they copy behind the words.
         unsafe { AtomicU64::from_ptr(place.cast()) }
     }
 

@@ -27,7 +27,7 @@ const KERNEL_INTERVAL: Duration = Duration::from_micros(5);
 /// Maximum number of visits whose answers are awaited.
 const VISITS_MAX: usize = 64;
 
-/// Where a receive looks for packets.
+/// Sources of packets that a receive polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     Kernel,
@@ -43,11 +43,11 @@ pub(super) struct SharedMemory {
     visits: Vec<(u32, Visit)>,
     next_visit: u32,
     activity: Activity,
-    /// What the packets that came last have in common.
+    /// Common facts of the last packets.
     last: RefCell<Option<Common>>,
 }
 
-/// Times by which a receive decides where to look.
+/// Times by which a receive chooses its sources.
 #[derive(Debug, Default)]
 struct Activity {
     /// Time of the last packet from a ring, and from the kernel.
@@ -112,7 +112,7 @@ impl SharedMemory {
         lock(&self.neighbors).share_own(qpns);
     }
 
-    /// Returns where a receive at `now` looks.
+    /// Returns the sources that a receive at `now` polls.
     #[inline]
     pub(super) fn turn(&mut self, now: Instant) -> Turn {
         if self.rings.is_empty() {

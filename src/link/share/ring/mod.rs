@@ -35,8 +35,8 @@ pub use under_test::RingUnderTest;
 use self::words::RingWords;
 use crate::link::sys::shared_memory::{SharedMemory, WORD_STRIDE};
 
-/// Bytes for records. With 4 KiB packets, two processes on this machine pass on 12 GB/s by 256 KiB,
-/// 8 by 512 KiB or more, which their caches hold less well, and 6 by 64 KiB.
+/// Bytes for records. With 4 KiB packets, between two cores of a Xeon, a ring of 256 KiB carries
+/// 12 GB/s, one of 512 KiB or more 8, because it leaves the caches, and one of 64 KiB 6.
 const CAPACITY: usize = 256 << 10;
 
 /// Offset of the records.

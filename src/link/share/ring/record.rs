@@ -24,7 +24,7 @@ pub(crate) struct RecordHead {
     pub(crate) is_icrc_wrong: bool,
 }
 
-/// What stands at a position of a ring.
+/// Content of a ring at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Packet(RecordHead),
