@@ -97,8 +97,8 @@
 //! | `counters` | named counters of drops and refusals | — |
 //! | `setters` | methods that set one field of a configuration each | — |
 //! | `secret` | randomness that peers cannot guess | random |
-//! | [`wire`] | every header as a view over bytes and as something to emit; the one opcode table; ICRC; MAD and CM | — |
 //! | [`memory`] | memory that a NIC may touch, and the one place that touches it | — |
+//! | [`wire`] | every header as a view over bytes and as something to emit; the one opcode table; ICRC; MAD and CM | memory |
 //! | [`verbs`] | the vocabulary of verbs, with the numbers and texts of `ibv_*` | setters, wire, memory |
 //! | `table` | objects by slot and generation, with the tag of their device | secret, verbs |
 //! | [`device`] | the interface of RNICs, soft and real, and objects that own what they create on one | time, wire, memory, verbs, table |

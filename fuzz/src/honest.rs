@@ -162,6 +162,7 @@ impl Honest {
                 ecn: 0,
                 network: &[0x45; 20],
                 packet: &packet,
+                payload: None,
             };
             self.engine.handle_packet(now, &received);
         }

@@ -198,7 +198,7 @@ impl Engine {
     /// Checks a packet in the order in which rxe does, and hands it to its queue pair.
     fn accept(&mut self, received: &Received<'_>) -> Result<(), Counter> {
         // Rule: W-51.2.
-        let packet = Packet::parse(received.packet).map_err(|_| Counter::Truncated)?;
+        let packet = Packet::received(received).ok_or(Counter::Truncated)?;
         let bth = packet.bth();
         // Rule: W-51.1.
         if bth.tver().get() != 0 {

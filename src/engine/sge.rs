@@ -1,41 +1,76 @@
 //! Messages in scatter/gather lists.
 
 use super::env::Env;
-use super::keys::Refusal;
+use super::keys::{Grant, Refusal};
 use super::send_queue::Source;
-use crate::verbs::PdHandle;
-use crate::verbs::Sge;
+use crate::memory::Payload;
+use crate::verbs::{PdHandle, Sge};
+use crate::wire::batch::Draft;
 
-/// Appends `len` bytes of a message, from `offset` on, to `out`.
+/// Packet or frame that payload is appended to.
+pub(super) trait Outgoing {
+    fn put(&mut self, bytes: &[u8]);
+
+    /// Appends `len` bytes of registered memory, which are all of the payload or a piece of it.
+    fn append(&mut self, grant: Grant<'_>, len: usize, is_all: bool) -> Result<(), Refusal>;
+}
+
+impl Outgoing for Draft<'_> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        Draft::put(self, bytes);
+    }
+
+    #[inline]
+    fn append(&mut self, grant: Grant<'_>, len: usize, is_all: bool) -> Result<(), Refusal> {
+        if is_all && self.by_reference() {
+            let payload = grant.region.part(grant.offset, len).map_err(|_| Refusal::Range)?;
+            self.reference(payload);
+            return Ok(());
+        }
+        let room = self.room(len).ok_or(Refusal::Range)?;
+        grant.region.read(grant.offset, room).map_err(|_| Refusal::Range)
+    }
+}
+
+impl Outgoing for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+
+    fn append(&mut self, grant: Grant<'_>, len: usize, _: bool) -> Result<(), Refusal> {
+        grant.region.append_to(grant.offset, len, self).map_err(|_| Refusal::Range)
+    }
+}
+
+/// Appends `len` bytes of a message, from `offset` on, to a packet or frame.
 pub(super) fn gather(
     source: Source<'_>,
     offset: u64,
     len: usize,
-    out: &mut Vec<u8>,
+    out: &mut impl Outgoing,
     pd: PdHandle,
     env: &Env,
 ) -> Result<(), Refusal> {
     let sges = match source {
         Source::Inline(bytes) => {
             let start = usize::try_from(offset).map_err(|_| Refusal::Range)?;
-            out.extend_from_slice(bytes.get(start..start + len).ok_or(Refusal::Range)?);
+            out.put(bytes.get(start..start + len).ok_or(Refusal::Range)?);
             return Ok(());
         }
         Source::Gather(sges) => sges,
     };
-    let mut left = len;
     if let [sge] = sges
         && len > 0
         && offset + len as u64 <= u64::from(sge.length)
     {
-        let grant =
-            env.keys.local(pd, sge.lkey, sge.addr.wrapping_add(offset), len as u64, false)?;
-        return grant.region.append_to(grant.offset, len, out).map_err(|_| Refusal::Range);
+        let addr = sge.addr.wrapping_add(offset);
+        return out.append(env.keys.local(pd, sge.lkey, addr, len as u64, false)?, len, true);
     }
+    let mut left = len;
     for_each_piece(sges, offset, len, |sge, addr, len| {
-        let grant = env.keys.local(pd, sge.lkey, addr, len as u64, false)?;
         left -= len;
-        grant.region.append_to(grant.offset, len, out).map_err(|_| Refusal::Range)
+        out.append(env.keys.local(pd, sge.lkey, addr, len as u64, false)?, len, false)
     })?;
     if left == 0 { Ok(()) } else { Err(Refusal::Range) }
 }
@@ -70,7 +105,7 @@ pub(super) fn scatter_into(
     pd: PdHandle,
     sges: &[Sge],
     offset: u64,
-    data: &[u8],
+    data: Payload<'_>,
     env: &Env,
 ) -> Result<usize, Refusal> {
     if let [sge] = sges
@@ -79,15 +114,15 @@ pub(super) fn scatter_into(
     {
         let addr = sge.addr.wrapping_add(offset);
         let grant = env.keys.local(pd, sge.lkey, addr, data.len() as u64, true)?;
-        grant.region.write(grant.offset, data).map_err(|_| Refusal::Range)?;
+        grant.region.write_payload(grant.offset, data).map_err(|_| Refusal::Range)?;
         return Ok(data.len());
     }
     let mut written = 0;
     for_each_piece(sges, offset, data.len(), |sge, addr, len| {
         let grant = env.keys.local(pd, sge.lkey, addr, len as u64, true)?;
-        let part = &data[written..written + len];
+        let part = data.part(written..written + len);
         written += len;
-        grant.region.write(grant.offset, part).map_err(|_| Refusal::Range)
+        grant.region.write_payload(grant.offset, part).map_err(|_| Refusal::Range)
     })?;
     Ok(written)
 }

@@ -133,6 +133,7 @@ impl Receiver for Socket {
                 ecn: path.traffic_class & 3,
                 network: headers.as_bytes().0,
                 packet: packet.get(..packet.len() - ICRC_ROOM).unwrap_or_default(),
+                payload: None,
             });
         }
     }

@@ -46,6 +46,7 @@ impl Delivery {
             ecn: u8::try_from(ecn.get()).unwrap_or(0),
             network,
             packet: frame.packet()?.bytes(),
+            payload: None,
         })
     }
 }

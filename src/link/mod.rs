@@ -199,14 +199,20 @@ pub trait Sender: Send {
         None
     }
 
+    /// Whether the packets of a batch may [reference](Batch::take_references) their payload. It is
+    /// copied before [`send`](Self::send) returns.
+    fn takes_references(&self) -> bool {
+        false
+    }
+
     /// Adds the ICRC from now on also to packets that go where none is needed: the caller looks at
     /// them once they are sent.
     fn seal_all(&mut self) {}
 
-    /// Whether the caller should send more now. If not, the link holds packets back that will have
-    /// room within microseconds.
-    fn has_room(&self) -> bool {
-        true
+    /// Returns the number of bytes that the caller should send at most now. If it is zero, there
+    /// will be room within microseconds.
+    fn room(&self) -> usize {
+        usize::MAX
     }
 
     /// Returns its counters by name.
@@ -223,6 +229,13 @@ pub trait Receiver: Send {
 
     /// Passes each packet of the last [`receive`](Self::receive) to `each`, in order.
     fn for_each(&self, each: &mut dyn FnMut(&Received<'_>));
+
+    /// Passes each packet of the last [`receive`](Self::receive) to `each`, in order, as
+    /// [`for_each`](Self::for_each) does, but the payload of some is
+    /// [elsewhere](Received::payload).
+    fn for_each_apart(&self, each: &mut dyn FnMut(&Received<'_>)) {
+        self.for_each(each);
+    }
 
     /// Returns the size of the receive buffer in bytes, if it is limited.
     fn room(&self) -> Option<usize> {

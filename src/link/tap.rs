@@ -324,8 +324,8 @@ impl<W: Write + Send> Sender for TapSender<W> {
         self.inner.seal_all();
     }
 
-    fn has_room(&self) -> bool {
-        self.inner.has_room()
+    fn room(&self) -> usize {
+        self.inner.room()
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

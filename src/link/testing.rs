@@ -126,7 +126,15 @@ impl Receiver for Recorder {
             };
             let source_port = frame.udp().unwrap().source_port();
             let packet = frame.packet().unwrap().bytes();
-            each(&Received { source, destination, source_port, ecn: 0, network, packet });
+            each(&Received {
+                source,
+                destination,
+                source_port,
+                ecn: 0,
+                network,
+                packet,
+                payload: None,
+            });
         }
     }
 

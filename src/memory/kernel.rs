@@ -17,24 +17,25 @@ pub(super) fn read(from: *const u8, out: *mut u8, len: usize) -> Option<()> {
     (usize::try_from(copied) == Ok(len)).then_some(())
 }
 
-/// Copies bytes in, the last of them last; `None` if some cannot be written.
-pub(super) fn write(to: *mut u8, bytes: &[u8]) -> Option<()> {
-    let Some((last, before)) = bytes.split_last() else { return Some(()) };
-    if !before.is_empty() {
-        write_unordered(to, before)?;
+/// Copies `len` bytes in from `from`, where they may be read, the last of them last; `None` if some
+/// cannot be written.
+pub(super) fn write(to: *mut u8, from: *const u8, len: usize) -> Option<()> {
+    let Some(before) = len.checked_sub(1) else { return Some(()) };
+    if before > 0 {
+        write_unordered(to, from, before)?;
         fence(Ordering::Release);
     }
-    write_unordered(to.wrapping_add(before.len()), core::slice::from_ref(last))
+    write_unordered(to.wrapping_add(before), from.wrapping_add(before), 1)
 }
 
-fn write_unordered(to: *mut u8, bytes: &[u8]) -> Option<()> {
-    let remote = libc::iovec { iov_base: to.cast(), iov_len: bytes.len() };
-    let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: `bytes` is only read; the kernel writes to what is mapped for that only, and the
-    // maker of the region vouches for its bytes.
+fn write_unordered(to: *mut u8, from: *const u8, len: usize) -> Option<()> {
+    let remote = libc::iovec { iov_base: to.cast(), iov_len: len };
+    let local = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len };
+    // SAFETY: the bytes at `from` are only read; the kernel writes to what is mapped for that only,
+    // and the maker of the region vouches for its bytes.
     let copied =
         unsafe { libc::process_vm_writev(own(), &raw const local, 1, &raw const remote, 1, 0) };
-    (usize::try_from(copied) == Ok(bytes.len())).then_some(())
+    (usize::try_from(copied) == Ok(len)).then_some(())
 }
 
 /// Brings in the pages of `len` bytes; `None` if some cannot be read, or written if they must be.
@@ -159,13 +160,13 @@ mod tests {
         for len in [1, 2, 3, 100] {
             let bytes: Vec<u8> = (1..).take(len).collect();
             let mut back = vec![0; len];
-            assert!(write(at.wrapping_add(7), &bytes).is_some());
+            assert!(write(at.wrapping_add(7), bytes.as_ptr(), bytes.len()).is_some());
             assert!(read(at.wrapping_add(7), back.as_mut_ptr(), len).is_some());
             assert_eq!(back, bytes);
         }
-        assert!(write(at, &[]).is_some());
-        assert!(write(at.wrapping_add(page), &[1]).is_none());
-        assert!(write(at.wrapping_add(page - 2), &[1, 2, 3]).is_none());
+        assert!(write(at, at, 0).is_some());
+        assert!(write(at.wrapping_add(page), [1].as_ptr(), 1).is_none());
+        assert!(write(at.wrapping_add(page - 2), [1, 2, 3].as_ptr(), 3).is_none());
         let mut back = [0; 3];
         assert!(read(at.wrapping_add(2 * page - 3), back.as_mut_ptr(), 3).is_some());
         assert!(read(at.wrapping_add(2 * page - 2), back.as_mut_ptr(), 3).is_none());

@@ -21,6 +21,7 @@
 mod actions;
 mod fault;
 mod kernel;
+mod payload;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod routines;
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
@@ -33,6 +34,8 @@ use std::collections::TryReserveError;
 use std::sync::Arc;
 
 use thiserror::Error;
+
+pub use payload::{Payload, SharedBytes};
 
 // For `tools/ibverbs`: no promise is made about it.
 #[doc(hidden)]
@@ -195,7 +198,7 @@ pub struct Region {
 }
 
 /// Owner of the memory, and what is known of it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Kind {
     /// A buffer's, which this keeps alive.
     Owned(#[expect(dead_code, reason = "it is held, not used")] Arc<Words>),
@@ -223,7 +226,8 @@ impl Region {
     /// # Safety
     ///
     /// Others may use the memory meanwhile, but no Rust reference may claim to be the only one to
-    /// any byte of it that is accessed.
+    /// any byte of it that is accessed, until the region is dropped, and batches that [take
+    /// references](crate::wire::Batch::take_references) and were filled meanwhile are cleared.
     pub unsafe fn foreign(start: *mut u8, len: usize) -> Self {
         fault::install();
         Self { start, len, kind: Kind::Foreign }
@@ -267,6 +271,14 @@ impl Region {
         Ok(self.start.wrapping_add(start))
     }
 
+    /// Part of the region, under its own promises: whoever made a foreign region lets it be used
+    /// until no engine and no batch has it any more.
+    #[inline]
+    pub(crate) fn part(&self, offset: u64, len: usize) -> Result<Self, AccessError> {
+        let start = self.at(offset, len)?;
+        Ok(Self { start, len, kind: self.kind.clone() })
+    }
+
     /// Whether its memory may be accessed by the routines that survive a fault, or needs none that
     /// does.
     #[inline]
@@ -283,7 +295,12 @@ impl Region {
     ///
     /// There must be room for them, which does not overlap the region.
     #[inline]
-    unsafe fn copy_out(&self, offset: u64, out: *mut u8, len: usize) -> Result<(), AccessError> {
+    pub(crate) unsafe fn copy_out(
+        &self,
+        offset: u64,
+        out: *mut u8,
+        len: usize,
+    ) -> Result<(), AccessError> {
         let from = self.at(offset, len)?;
         if matches!(self.kind, Kind::Null) {
             // SAFETY: the caller's.
@@ -324,19 +341,44 @@ impl Region {
     /// be written, those before may have been.
     #[inline]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
-        let to = self.at(offset, bytes.len())?;
+        // SAFETY: `bytes` is a live reference, and no other may exist to the region.
+        unsafe { self.copy_in(offset, bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Copies bytes in, as [`write`](Self::write) does.
+    #[inline]
+    pub(crate) fn write_payload(
+        &self,
+        offset: u64,
+        payload: Payload<'_>,
+    ) -> Result<(), AccessError> {
+        match payload {
+            Payload::Private(bytes) => self.write(offset, bytes),
+            // SAFETY: its maker lets the bytes be read, which are outside of any region.
+            Payload::Shared(bytes) => unsafe { self.copy_in(offset, bytes.start, bytes.len) },
+        }
+    }
+
+    /// Copies `len` bytes from `from` in, from `offset` on.
+    ///
+    /// # Safety
+    ///
+    /// They may be read, and do not overlap the region.
+    #[inline]
+    unsafe fn copy_in(&self, offset: u64, from: *const u8, len: usize) -> Result<(), AccessError> {
+        let to = self.at(offset, len)?;
         if matches!(self.kind, Kind::Null) {
             return Ok(());
         }
         let copied = if self.is_direct() {
             // SAFETY: `at` saw to it that all bytes are within the region, whose maker lets them be
-            // written; if they may be not mapped, the handler is in place. `bytes` is a live
-            // reference, and no other may exist to the region.
-            unsafe { routines::copy(to, bytes.as_ptr(), bytes.len()) }
+            // written; if they may be not mapped, the handler is in place. The rest is the
+            // caller's.
+            unsafe { routines::copy(to, from, len) }
         } else {
-            self.kernel_write(to, bytes)
+            kernel::write(to, from, len).is_some()
         };
-        if copied { Ok(()) } else { Err(unmapped(offset, bytes.len())) }
+        if copied { Ok(()) } else { Err(unmapped(offset, len)) }
     }
 
     /// Brings in `len` bytes from `offset` on of memory that the program may have unmapped; fails
@@ -402,13 +444,16 @@ impl Region {
         kernel::read(from, out, len).is_some()
     }
 
-    #[cold]
-    fn kernel_write(&self, to: *mut u8, bytes: &[u8]) -> bool {
-        kernel::write(to, bytes).is_some()
-    }
-
     fn kernel_bring_in(&self, start: *mut u8, len: usize, write: bool) -> bool {
         kernel::bring_in(start, len, write).is_some()
+    }
+}
+
+#[cfg(test)]
+impl Region {
+    /// Memory of a program that has unmapped it.
+    pub(crate) fn unmapped(len: usize) -> Self {
+        Self { start: core::ptr::without_provenance_mut(8), len, kind: Kind::Foreign }
     }
 }
 

@@ -98,7 +98,9 @@ impl Device for SoftNic {
             // The engine does not access its memory any more.
             return Ok(());
         }
-        self.command(|engine| engine.deregister(mr))
+        self.command(|engine| engine.deregister(mr))?;
+        self.shared.settle_references();
+        Ok(())
     }
 
     fn create_mw(&self, pd: PdHandle, kind: MwType) -> Result<MwHandle, KeyError> {
@@ -206,7 +208,12 @@ impl Device for SoftNic {
     }
 
     fn modify_qp(&self, qp: QpHandle, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
-        self.command(|engine| engine.modify_qp(qp, attr, mask))
+        self.command(|engine| engine.modify_qp(qp, attr, mask))?;
+        if mask.contains(AttrMask::STATE) && matches!(attr.qp_state, QpState::Reset | QpState::Err)
+        {
+            self.shared.settle_references();
+        }
+        Ok(())
     }
 
     fn query_qp(&self, qp: QpHandle) -> Option<QpAttr> {
@@ -231,6 +238,7 @@ impl Device for SoftNic {
 
     fn destroy_qp(&self, qp: QpHandle) -> Result<(), DestroyError> {
         self.steer(|steering, engine| steering.destroy_qp(engine, qp))?;
+        self.shared.settle_references();
         self.shared.set_qpn_filter();
         Ok(())
     }

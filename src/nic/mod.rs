@@ -206,7 +206,9 @@ impl SoftNic {
         memory: Option<MrAttr>,
         access: Option<Access>,
     ) -> Result<(), KeyError> {
-        self.command(|engine| engine.reregister(mr, pd, memory, access))
+        let changed = self.command(|engine| engine.reregister(mr, pd, memory, access));
+        self.shared.settle_references();
+        changed
     }
 
     /// Faults in the pages of on-demand memory, as if they were written or read. `None` if the key

@@ -126,7 +126,7 @@ impl Shared {
         match (arrived, &rx) {
             (Ok(1..), Some(rx)) => {
                 packets = true;
-                rx.for_each(&mut |packet| {
+                rx.for_each_apart(&mut |packet| {
                     core.engine.handle_packet(now, packet);
                 });
             }

@@ -79,6 +79,12 @@ impl Shared {
         }
     }
 
+    /// Waits until no packet that is being sent references payload of the program: what the caller
+    /// deregistered, flushed or destroyed is the program's again.
+    pub(super) fn settle_references(&self) {
+        self.with_tx(|_| ());
+    }
+
     /// Looks at the sending half. Transmits what another thread wanted to send meanwhile.
     pub(super) fn with_tx<T>(&self, look: impl FnOnce(&Tx) -> T) -> T {
         let seen = look(&self.tx.lock(|| self.now()));
@@ -142,12 +148,14 @@ impl Shared {
         let Tx { sender, batch, deadline, .. } = tx;
         loop {
             batch.clear();
-            if !sender.has_room() {
+            let mut room = sender.room();
+            if room == 0 {
                 if let Err(error) = sender.send(now, batch) {
                     self.fail(&mut self.core(), &error);
                     return None;
                 }
-                if !sender.has_room() {
+                room = sender.room();
+                if room == 0 {
                     *deadline = sender.poll_timeout();
                     self.publish_tx_deadline(*deadline);
                     let due = self.core().engine.poll_timeout();
@@ -155,6 +163,8 @@ impl Shared {
                 }
             }
             let (count, due, has_frames) = {
+                batch.set_takes_references(sender.takes_references());
+                batch.limit(BATCH_BYTES.min(room));
                 let mut core = self.core();
                 let count = match extent {
                     Extent::Urgent => core.engine.poll_transmit_delaying_acks(now, batch),
@@ -169,7 +179,10 @@ impl Shared {
             // A batch that is not full has everything, unless the engine stopped because of frames.
             let is_last = !batch.is_full() && !has_frames;
             if count > 0 || deadline.is_some_and(|at| at <= now) {
-                if let Err(error) = sender.send(now, batch) {
+                let sent = sender.send(now, batch);
+                // Its references end here.
+                batch.clear();
+                if let Err(error) = sent {
                     self.fail(&mut self.core(), &error);
                     return due;
                 }

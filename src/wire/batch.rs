@@ -3,6 +3,7 @@
 use std::collections::TryReserveError;
 
 use super::{Bth, Gid, Path};
+use crate::memory::{AccessError, Region, SharedBytes};
 
 /// Packets to send, one behind the other in one buffer.
 ///
@@ -10,17 +11,36 @@ use super::{Bth, Gid, Path};
 /// ICRC, which the layer that knows the IP header seals. Packets that go one way together are a
 /// [`Train`]. But for the first and last of a message they have one length, for a network that
 /// takes many packets of one length at once.
+///
+/// In a batch that [takes references](Self::take_references), payload that lies in registered
+/// memory is not copied: its place in the buffer stays as it was until [`fill`](Self::fill), or
+/// until a link copies the payload to where it goes.
 #[derive(Debug)]
 pub struct Batch {
+    /// Bytes of the packets, and behind `len` those of earlier ones.
     bytes: Vec<u8>,
+    len: usize,
     /// End of each packet.
     ends: Vec<usize>,
+    /// Payload that is not copied yet, in the order of its packets.
+    references: Vec<Reference>,
+    takes_references: bool,
     /// Path of each train, and the index of its first packet. The last may have none yet.
     trains: Vec<(Path, usize)>,
     /// Packets whose ICRC is to be wrong: which packet, in which bits. In order.
     icrc_flips: Vec<(usize, u32)>,
     packets_max: usize,
     bytes_max: usize,
+}
+
+/// Payload of a packet that is not copied yet.
+#[derive(Debug)]
+struct Reference {
+    /// Index of the packet.
+    packet: usize,
+    /// Its place in the buffer of the batch.
+    start: usize,
+    payload: Region,
 }
 
 /// The room behind each packet.
@@ -44,6 +64,28 @@ pub struct Train<'a> {
     first: usize,
     /// Wrong ICRCs, of this train's packets and of later ones.
     icrc_flips: &'a [(usize, u32)],
+    /// Payload that is not copied, of this train's packets and of later ones.
+    references: &'a [Reference],
+}
+
+/// A packet of a train on its way out.
+#[derive(Debug)]
+pub(crate) struct Outbound<'a> {
+    /// Bytes of the packet, with the room behind it.
+    pub(crate) bytes: &'a mut [u8],
+    /// Bits in which its ICRC is to be wrong.
+    pub(crate) icrc_flips: u32,
+    /// Payload that is not in `bytes` yet, and its place there.
+    pub(crate) payload: Option<(usize, &'a Region)>,
+}
+
+impl Outbound<'_> {
+    /// Copies payload that is not there yet to its place.
+    #[inline]
+    pub(crate) fn fill(&mut self) -> Result<(), AccessError> {
+        let Some((start, payload)) = self.payload.take() else { return Ok(()) };
+        payload.read(0, self.bytes.get_mut(start..start + payload.len()).unwrap_or_default())
+    }
 }
 
 impl Train<'_> {
@@ -58,29 +100,37 @@ impl Train<'_> {
     }
 
     /// Each packet with the room behind it, to be sealed in place, once: an ICRC that is to be
-    /// wrong is changed afterwards.
+    /// wrong is changed afterwards. Payload that was referenced must be [filled](Batch::fill) in.
     #[inline]
     pub fn for_each_mut(&mut self, mut each: impl FnMut(&mut [u8])) {
-        self.for_each_with_flips_mut(|packet, flips| {
-            each(packet);
-            flip_icrc(packet, flips);
+        self.for_each_outbound(|packet| {
+            debug_assert!(packet.payload.is_none(), "payload is filled in");
+            each(packet.bytes);
+            flip_icrc(packet.bytes, packet.icrc_flips);
         });
     }
 
-    /// Each packet with the room behind it, and the bits in which its ICRC is to be wrong.
+    /// Each packet, with what is to be known to send it.
     #[inline]
-    pub(crate) fn for_each_with_flips_mut(&mut self, mut each: impl FnMut(&mut [u8], u32)) {
+    pub(crate) fn for_each_outbound(&mut self, mut each: impl FnMut(Outbound<'_>)) {
         let (mut rest, mut start) = (&mut *self.bytes, self.start);
-        for (index, &end) in self.ends.iter().enumerate() {
-            let (packet, behind) = rest.split_at_mut(end - start);
-            (rest, start) = (behind, end);
-            let mut flips = 0;
+        for (index, &end) in (self.first..).zip(self.ends) {
+            let (bytes, behind) = rest.split_at_mut(end - start);
+            let mut icrc_flips = 0;
             if let Some(((at, found), later)) = self.icrc_flips.split_first()
-                && *at == self.first + index
+                && *at == index
             {
-                (flips, self.icrc_flips) = (*found, later);
+                (icrc_flips, self.icrc_flips) = (*found, later);
             }
-            each(packet, flips);
+            let mut payload = None;
+            if let Some((reference, later)) = self.references.split_first()
+                && reference.packet == index
+            {
+                payload = Some((reference.start - start, &reference.payload));
+                self.references = later;
+            }
+            each(Outbound { bytes, icrc_flips, payload });
+            (rest, start) = (behind, end);
         }
     }
 }
@@ -107,7 +157,10 @@ impl Batch {
         let room = packets_max.saturating_mul(PACKET_MAX + ICRC_ROOM);
         let mut batch = Self {
             bytes: Vec::new(),
+            len: 0,
             ends: Vec::new(),
+            references: Vec::new(),
+            takes_references: false,
             trains: Vec::new(),
             icrc_flips: Vec::new(),
             packets_max,
@@ -130,16 +183,44 @@ impl Batch {
         self.ends.is_empty()
     }
 
+    /// Lets the batch be full with so many bytes, which are not more than it was made for.
+    pub(crate) fn limit(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
+    }
+
     /// Whether no further packet fits.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.ends.len() >= self.packets_max || self.bytes.len() >= self.bytes_max
+        self.ends.len() >= self.packets_max || self.len >= self.bytes_max
+    }
+
+    /// Lets packets that are put in from now on reference payload in registered memory, instead of
+    /// copying it, or not. The memory must stay registered until the batch is
+    /// [filled](Self::fill), sent or cleared.
+    #[must_use]
+    pub fn take_references(mut self, takes: bool) -> Self {
+        self.takes_references = takes;
+        self
+    }
+
+    /// Sets whether payload may be referenced.
+    pub(crate) fn set_takes_references(&mut self, takes: bool) {
+        self.takes_references = takes;
+    }
+
+    /// Copies payload that is referenced into the packets. After an error some packets lack it.
+    pub fn fill(&mut self) -> Result<(), AccessError> {
+        self.references.drain(..).try_for_each(|Reference { start, payload, .. }| {
+            let room = self.bytes.get_mut(start..start + payload.len());
+            payload.read(0, room.unwrap_or_default())
+        })
     }
 
     /// Clears the batch.
     pub fn clear(&mut self) {
-        self.bytes.clear();
+        self.len = 0;
         self.ends.clear();
+        self.references.clear();
         self.trains.clear();
         self.icrc_flips.clear();
     }
@@ -166,31 +247,36 @@ impl Batch {
             return false;
         }
         self.set_path(path);
-        self.bytes.extend_from_slice(packet);
-        self.bytes.extend_from_slice(&[0; ICRC_ROOM]);
         if icrc_flips != 0 {
             self.icrc_flips.push((self.ends.len(), icrc_flips));
         }
-        self.ends.push(self.bytes.len());
+        let mut draft = self.draft();
+        draft.put(packet);
+        draft.put(&[0; ICRC_ROOM]);
+        draft.end();
         true
     }
 
     /// All its packets, one behind the other, each with the room behind it.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        self.bytes.get_mut(..self.len).unwrap_or_default()
     }
 
     /// The trains, to be sealed and sent.
     pub fn trains_mut(&mut self) -> impl Iterator<Item = Train<'_>> {
-        let (mut bytes, mut start) = (self.bytes.as_mut_slice(), 0);
+        let (mut bytes, mut start) = (self.bytes.get_mut(..self.len).unwrap_or_default(), 0);
         let (trains, ends, flips) = (&self.trains, &self.ends, &self.icrc_flips);
+        let references = &self.references;
         let lasts = trains.iter().skip(1).map(|(_, first)| *first).chain([ends.len()]);
         trains.iter().zip(lasts).filter_map(move |((path, first), last)| {
             let ends = ends.get(*first..last)?;
             let end = *ends.last()?;
             let (own, rest) = core::mem::take(&mut bytes).split_at_mut(end - start);
             let icrc_flips = flips.get(flips.partition_point(|(at, _)| at < first)..)?;
-            let train = Train { path, bytes: own, ends, start, first: *first, icrc_flips };
+            let later = references.partition_point(|reference| reference.packet < *first);
+            let references = references.get(later..)?;
+            let first = *first;
+            let train = Train { path, bytes: own, ends, start, first, icrc_flips, references };
             (bytes, start) = (rest, end);
             Some(train)
         })
@@ -238,8 +324,12 @@ impl Batch {
     #[inline]
     pub(crate) fn draft(&mut self) -> Draft<'_> {
         debug_assert!(!self.trains.is_empty(), "a packet goes somewhere");
-        let start = self.bytes.len();
-        Draft { batch: self, start }
+        let start = self.len;
+        if self.bytes.len() < start + DRAFT_MAX {
+            // As far as it was reserved.
+            self.bytes.resize(start + DRAFT_MAX, 0);
+        }
+        Draft { batch: self, start, payload: None, by_reference: false }
     }
 }
 
@@ -254,34 +344,80 @@ pub(crate) fn flip_icrc(sealed: &mut [u8], flips: u32) {
     }
 }
 
+/// Longest packet, padding and the room behind it.
+const DRAFT_MAX: usize = PACKET_MAX + 3 + ICRC_ROOM;
+
 /// A packet that is being put together at the end of a batch. Unless it is finished, there is none.
 #[derive(Debug)]
 pub(crate) struct Draft<'a> {
     batch: &'a mut Batch,
     start: usize,
+    /// Payload that is not copied, and its place in the buffer of the batch.
+    payload: Option<(usize, Region)>,
+    by_reference: bool,
 }
 
 impl Draft<'_> {
-    /// Returns the bytes so far, to be continued.
+    /// Returns the place of the next `len` bytes, which hold anything; none if they are more than a
+    /// packet has.
     #[inline]
-    pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
-        &mut self.batch.bytes
+    pub(crate) fn room(&mut self, len: usize) -> Option<&mut [u8]> {
+        let at = self.batch.len;
+        let room = self.batch.bytes.get_mut(at..at.checked_add(len)?)?;
+        self.batch.len += len;
+        Some(room)
     }
 
-    /// Appends a header.
+    /// Appends a header, or payload.
     #[inline]
-    pub(crate) fn put(&mut self, header: &[u8]) {
-        self.batch.bytes.extend_from_slice(header);
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        let room = self.room(bytes.len());
+        debug_assert!(room.is_some(), "a packet is no longer than PACKET_MAX");
+        if let Some(room) = room {
+            room.copy_from_slice(bytes);
+        }
+    }
+
+    /// Lets payload be referenced, if the batch takes references.
+    #[inline]
+    pub(crate) fn allow_reference(&mut self, is_allowed: bool) {
+        self.by_reference = is_allowed && self.batch.takes_references;
+    }
+
+    /// Whether payload may be referenced.
+    #[inline]
+    pub(crate) fn by_reference(&self) -> bool {
+        self.by_reference
+    }
+
+    /// Appends all its payload, which is copied later.
+    #[inline]
+    pub(crate) fn reference(&mut self, payload: Region) {
+        let at = self.batch.len;
+        if self.room(payload.len()).is_some() {
+            self.payload = Some((at, payload));
+        }
     }
 
     /// Pads it, and leaves room for its ICRC.
     #[inline]
     pub(crate) fn finish(mut self) {
-        let bytes = &mut self.batch.bytes;
-        let pad = (bytes.len() - self.start).wrapping_neg() % 4;
-        bytes.extend_from_slice(&[0; 3 + ICRC_ROOM]);
-        bytes.truncate(bytes.len() - (3 - pad));
-        self.start = bytes.len();
+        let pad = (self.batch.len - self.start).wrapping_neg() % 4;
+        if let Some(room) = self.room(3 + ICRC_ROOM) {
+            room.fill(0);
+        }
+        self.batch.len -= 3 - pad;
+        self.end();
+    }
+
+    /// Ends it as it is: with the room for its ICRC.
+    #[inline]
+    fn end(mut self) {
+        self.start = self.batch.len;
+        if let Some((start, payload)) = self.payload.take() {
+            let packet = self.batch.ends.len();
+            self.batch.references.push(Reference { packet, start, payload });
+        }
         self.batch.ends.push(self.start);
     }
 }
@@ -289,7 +425,7 @@ impl Draft<'_> {
 impl Drop for Draft<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.batch.bytes.truncate(self.start);
+        self.batch.len = self.start;
     }
 }
 
@@ -308,6 +444,8 @@ pub struct Received<'a> {
     pub network: &'a [u8],
     /// Packet, from the BTH to the last pad byte.
     pub packet: &'a [u8],
+    /// Payload that is not in `packet`, which then ends with the headers and has no padding.
+    pub payload: Option<SharedBytes<'a>>,
 }
 
 impl<'a> Received<'a> {
@@ -321,6 +459,7 @@ impl<'a> Received<'a> {
             ecn: 0,
             network: &[],
             packet: bytes.get(..bytes.len().saturating_sub(ICRC_ROOM)).unwrap_or_default(),
+            payload: None,
         }
     }
 }
@@ -328,6 +467,7 @@ impl<'a> Received<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Buffer;
     use crate::wire::Bits;
 
     fn path() -> Path {
@@ -368,6 +508,34 @@ mod tests {
         let difference: Vec<u8> = after[0].iter().zip(&after[1]).map(|(a, b)| a ^ b).collect();
         assert_eq!(difference[14..], [0x80, 0, 0, 1]);
         assert!(difference[..14].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn referenced_payload_is_copied_when_it_is_filled_in() {
+        let buffer = Buffer::from_bytes(&[7; 64]);
+        let mut batch = Batch::new(3).take_references(true);
+        batch.set_path(&path());
+        for is_referenced in [true, false, true] {
+            let mut draft = batch.draft();
+            draft.allow_reference(is_referenced);
+            assert_eq!(draft.by_reference(), is_referenced);
+            draft.put(&[1; Bth::LEN]);
+            match is_referenced {
+                true => draft.reference(buffer.region().part(8, 32).unwrap()),
+                false => draft.put(&[9; 32]),
+            }
+            draft.finish();
+        }
+        let mut referenced = Vec::new();
+        for mut train in batch.trains_mut() {
+            train.for_each_outbound(|packet| referenced.push(packet.payload.map(|(at, _)| at)));
+        }
+        assert_eq!(referenced, [Some(Bth::LEN), None, Some(Bth::LEN)]);
+        buffer.write(8, &[8; 32]).unwrap();
+        batch.fill().unwrap();
+        let payloads: Vec<_> = batch.iter().map(|(_, packet)| packet[Bth::LEN]).collect();
+        assert_eq!(payloads, [8, 9, 8]);
+        batch.for_each_mut(|_, packet| assert_eq!(packet[Bth::LEN..][..32], [packet[12]; 32]));
     }
 
     #[test]

@@ -12,7 +12,8 @@ use super::ext::{
 use super::mad::Mad;
 use super::num::{Bits, Qpn};
 use super::opcode::{Headers, OpcodeInfo, Service};
-use super::{Header, Layer, ParseError, view};
+use super::{Header, Layer, ParseError, Received, view};
+use crate::memory::{Payload, SharedBytes};
 
 /// A packet from its BTH to its last pad byte. The ICRC is the frame's affair.
 ///
@@ -25,6 +26,8 @@ pub struct Packet<'a> {
     wire_len: usize,
     bth: &'a Bth,
     info: Option<&'static OpcodeInfo>,
+    /// Payload that is not in `bytes`.
+    shared: Option<SharedBytes<'a>>,
 }
 
 impl<'a> Packet<'a> {
@@ -46,8 +49,28 @@ impl<'a> Packet<'a> {
             Ok(bth) => bth,
             Err(error) => return (None, Some(error)),
         };
-        let packet = Self { bytes, wire_len, bth, info: bth.opcode().info() };
+        let packet = Self { bytes, wire_len, bth, info: bth.opcode().info(), shared: None };
         (Some(packet), packet.missing())
+    }
+
+    /// The packet with these headers, whose payload is elsewhere and has no padding; `None` if the
+    /// headers are not whole, or not all of `headers`.
+    #[inline]
+    fn parse_apart(headers: &'a [u8], payload: SharedBytes<'a>) -> Option<Self> {
+        let bth = view::<Bth>(headers, 0).ok()?;
+        let wire_len = headers.len() + Payload::Shared(payload).len();
+        let info = bth.opcode().info();
+        let packet = Self { bytes: headers, wire_len, bth, info, shared: Some(payload) };
+        (packet.header_len() == headers.len() && packet.pad_len() == 0).then_some(packet)
+    }
+
+    /// Returns the packet that was received, unless it is cut short.
+    #[inline]
+    pub(crate) fn received(received: &Received<'a>) -> Option<Self> {
+        match received.payload {
+            None => Self::parse(received.packet).ok(),
+            Some(payload) => Self::parse_apart(received.packet, payload),
+        }
     }
 
     /// The first part of the packet that is not there in full.
@@ -113,6 +136,15 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn payload_len(&self) -> usize {
         self.wire_len.saturating_sub(self.header_len() + usize::from(self.pad_len()))
+    }
+
+    /// Returns the payload, wherever it is.
+    #[inline]
+    pub(crate) fn data(&self) -> Payload<'a> {
+        match self.shared {
+            None => Payload::Private(self.payload()),
+            Some(bytes) => Payload::Shared(bytes),
+        }
     }
 
     /// The payload, as far as it is there.

@@ -417,6 +417,7 @@ impl<'s> World<'s> {
             ecn: if packet.is_marked { 3 } else { 0 },
             network: ip,
             packet: &rest[..rest.len() - ICRC_ROOM],
+            payload: None,
         };
         let Host { engine, .. } = &mut self.hosts[to];
         engine.handle_packet(self.now, &received);

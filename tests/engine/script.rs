@@ -437,7 +437,8 @@ impl Script {
     pub fn send_bytes(&mut self, source: Gid, destination: Gid, bytes: &[u8]) -> Disposition {
         let (ecn, network) = (self.ecn, &self.network);
         let (source_port, packet) = (self.source_port, bytes);
-        let received = Received { source, destination, source_port, ecn, network, packet };
+        let received =
+            Received { source, destination, source_port, ecn, network, packet, payload: None };
         self.engine.handle_packet(Instant::from_nanos(self.now * 1000), &received)
     }
 

@@ -87,7 +87,8 @@ fn inject(side: &mut Side, now: roce::time::Instant, port: u16, packet: &[u8]) -
     let (source, _) = peer_of(side);
     let (destination, network) = (side.gid, &[0x45; 20][..]);
     let source_port = port;
-    let received = Received { source, destination, source_port, ecn: 0, network, packet };
+    let received =
+        Received { source, destination, source_port, ecn: 0, network, packet, payload: None };
     side.engine.handle_packet(now, &received)
 }
 

@@ -458,6 +458,7 @@ impl<'s> World<'s> {
                 ecn: if packet.is_marked { 3 } else { 0 },
                 network: &packet.bytes[..network_len(&packet.bytes)],
                 packet: &bytes,
+                payload: None,
             };
             self.hosts[to].engine.handle_packet(self.now, &received);
         }

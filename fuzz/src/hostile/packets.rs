@@ -120,7 +120,8 @@ impl World {
     ) {
         let before = self.engine.counters().clone();
         let network = &[0x45; 20][..];
-        let received = Received { source, destination, ecn, source_port, network, packet };
+        let received =
+            Received { source, destination, ecn, source_port, network, packet, payload: None };
         let became = self.engine.handle_packet(self.time(), &received);
         let after = self.engine.counters();
         assert_eq!(after.get(Counter::Received), before.get(Counter::Received) + 1);

@@ -16,6 +16,7 @@ use super::super::Counter;
 use super::super::env::Env;
 use super::super::keys::Refusal;
 use super::super::send_queue::packets;
+use super::super::sge::Outgoing as _;
 use super::attr::Attributes;
 use super::tx::{pad_for, position};
 use crate::table::SlotId;
@@ -313,6 +314,7 @@ impl ResponseQueue {
         let psn = psn.plus(sent);
         let mut draft = batch.draft();
         put_headers(&mut draft, opcode, psn, aeth, size, attr);
+        draft.allow_reference(!position.ends());
         let filled = append_read(va.wrapping_add(offset.into()), rkey, size, attr, env, &mut draft);
         if filled.is_ok() {
             draft.finish();
@@ -391,8 +393,7 @@ fn append_read(
     let pd = (attr.kind != QpType::XrcRecv).then_some(attr.pd);
     let (owner, needed) = (attr.window_owner(), Access::REMOTE_READ);
     let grant = env.keys.remote(pd, owner, rkey, va, len.into(), needed)?;
-    let appended = grant.region.append_to(grant.offset, len as usize, draft.bytes());
-    appended.map_err(|_| Refusal::Range)
+    draft.append(grant, len as usize, true)
 }
 
 /// Sends a congestion notification.

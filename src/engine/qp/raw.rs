@@ -51,7 +51,7 @@ pub(super) fn receive(
     let taken = queue.take().ok_or(Counter::NoReceive)?;
     let written = rx
         .buffers(taken, None, attr, env)
-        .is_some_and(|(pd, sges)| scatter_into(pd, sges, 0, frame, env).is_ok());
+        .is_some_and(|(pd, sges)| scatter_into(pd, sges, 0, frame.into(), env).is_ok());
     let status = if written { WcStatus::Success } else { WcStatus::LocProtErr };
     let id = rx.recv_queue(None, env).ok_or(Counter::NoReceive)?.release(taken);
     let byte_len = u32::try_from(frame.len()).unwrap_or(u32::MAX);

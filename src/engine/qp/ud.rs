@@ -10,6 +10,7 @@ use super::Failure;
 use super::attr::Attributes;
 use super::rx::{Rx, check_srq_limit};
 use super::tx::{Step, Tx, pad_for};
+use crate::memory::Payload;
 use crate::verbs::{QpType, SendFlags, Wc, WcOpcode, WcStatus, WrOpcode, limits};
 use crate::wire::batch::Batch;
 use crate::wire::{BthRepr, DethRepr, ImmDtRepr, Ipv4, Opcode, PKey, Packet, Received};
@@ -54,7 +55,8 @@ pub(super) fn transmit(
     if let Some(imm) = imm {
         draft.put(imm.emit().as_bytes());
     }
-    let filled = gather(tx.source(index), 0, wqe.len() as usize, draft.bytes(), attr.pd, env);
+    let (source, len) = (tx.source(index), wqe.len() as usize);
+    let filled = gather(source, 0, len, &mut draft, attr.pd, env);
     if filled.is_err() {
         drop(draft);
         return Err(tx.fail_request(index, WcStatus::LocProtErr, attr, env));
@@ -103,7 +105,7 @@ pub(super) fn receive(
     if let Some(handle) = attr.srq {
         check_srq_limit(handle, env);
     }
-    let status = scatter(rx, taken, received.network, packet.payload(), attr, env);
+    let status = scatter(rx, taken, received.network, packet.data(), attr, env);
     let id = rx.recv_queue(attr.srq, env).ok_or(Counter::NoReceive)?.release(taken);
     let byte_len = u32::try_from(len).unwrap_or(u32::MAX);
     let mut wc = Wc::new(id, status, WcOpcode::Recv, attr.qpn)
@@ -131,7 +133,7 @@ fn scatter(
     rx: &Rx,
     taken: RecvSlot,
     network: &[u8],
-    payload: &[u8],
+    payload: Payload<'_>,
     attr: &Attributes,
     env: &Env,
 ) -> WcStatus {
@@ -145,7 +147,7 @@ fn scatter(
     let Some((pd, sges)) = rx.buffers(taken, attr.srq, attr, env) else {
         return WcStatus::LocProtErr;
     };
-    let written = scatter_into(pd, sges, 0, &area, env)
+    let written = scatter_into(pd, sges, 0, Payload::Private(&area), env)
         .and_then(|_| scatter_into(pd, sges, GRH_LEN as u64, payload, env));
     if written.is_ok() { WcStatus::Success } else { WcStatus::LocProtErr }
 }

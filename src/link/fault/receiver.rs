@@ -34,14 +34,14 @@ impl FaultReceiver {
 
 impl Kept {
     fn new(received: &Received<'_>) -> Self {
-        let Received { source, destination, source_port, ecn, network, packet } = *received;
+        let Received { source, destination, source_port, ecn, network, packet, .. } = *received;
         let (network, packet) = (network.to_vec(), packet.to_vec());
         Self { source, destination, source_port, ecn, network, packet }
     }
 
     fn as_received(&self) -> Received<'_> {
         let Self { source, destination, source_port, ecn, ref network, ref packet } = *self;
-        Received { source, destination, source_port, ecn, network, packet }
+        Received { source, destination, source_port, ecn, network, packet, payload: None }
     }
 }
 

@@ -86,8 +86,8 @@ impl Sender for FaultSender {
         self.inner.seal_all();
     }
 
-    fn has_room(&self) -> bool {
-        self.inner.has_room()
+    fn room(&self) -> usize {
+        self.inner.room()
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -136,6 +136,7 @@ impl Receiver for RawReceiver {
                 ecn: place.ecn,
                 network: place.network.get(..place.network_len).unwrap_or_default(),
                 packet: packet.unwrap_or_default(),
+                payload: None,
             });
         }
     }

@@ -157,6 +157,7 @@ pub(crate) fn read(message: &[u8]) -> Option<Received<'_>> {
         ecn,
         network,
         packet,
+        payload: None,
     })
 }
 
@@ -174,6 +175,7 @@ mod tests {
                 ecn: 3,
                 network,
                 packet: &[9; 300],
+                payload: None,
             };
             let mut message = vec![7; 5000];
             write(&received, &mut message);

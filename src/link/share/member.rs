@@ -460,6 +460,7 @@ mod tests {
             ecn: 0,
             network: &[0; 20],
             packet: &[0; 100],
+            payload: None,
         };
         assert_eq!(host.forward_to_all(&mad).count, 1);
         // Killed: nothing is removed by itself.

@@ -40,7 +40,7 @@ pub(crate) use member::{Forwarded, JoinError, Member, join};
 pub(crate) use neighbors::{Backlog, Neighbors, RingAnswer, RingRequest};
 pub(crate) use rendezvous::RendezvousError;
 pub use ring::RingUnderTest;
-pub(crate) use ring::{Offer, RecordHead};
+pub(crate) use ring::{Bytes, Offer, Put, RecordHead};
 pub(crate) use rings::Rings;
 pub(crate) use steering::SLOTS;
 pub(crate) use user_secret::UserSecret;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::events::{Events, Source};
-use super::ring::{Producer, Put, RecordHead};
+use super::ring::{Bytes, Producer, Put, RecordHead};
 use super::steering::SLOTS;
 use crate::link::AddressFds;
 use crate::time::Instant;
@@ -88,6 +88,8 @@ pub(crate) struct Neighbors {
     unpublished: Vec<Place>,
     /// Rings with packets that wait for room.
     backlogged: Vec<Backlogged>,
+    /// The ring with the least room, and its room, of those that were used last.
+    fullest: Option<(Backlogged, usize)>,
     requests: Vec<RingRequest>,
     /// Time of the last request.
     requested_at: Instant,
@@ -157,6 +159,7 @@ impl Neighbors {
             last: (own, 0),
             unpublished: Vec::new(),
             backlogged: Vec::new(),
+            fullest: None,
             requests: Vec::new(),
             requested_at: Instant::ZERO,
             wake,
@@ -190,8 +193,7 @@ impl Neighbors {
         }
     }
 
-    /// Puts a packet into the ring of the NIC that has its queue pair; returns whether there is
-    /// one. The packet is sent once all are [published](Self::publish).
+    /// Puts a packet into the ring of the NIC that has its queue pair, if there is one. The packet is sent once all are [published](Self::publish).
     #[inline]
     pub(crate) fn put(
         &mut self,
@@ -199,16 +201,16 @@ impl Neighbors {
         to: Gid,
         qpn: Qpn,
         head: &RecordHead,
-        packet: &[u8],
-    ) -> bool {
-        let Some(place) = self.place(now, to, qpn) else { return false };
+        packet: Bytes<'_>,
+    ) -> Option<Put> {
+        let place = self.place(now, to, qpn)?;
         let Some(Slot::Ring { producer, is_adopted, .. }) = self.slot_mut(place) else {
-            return false;
+            return None;
         };
         if !*is_adopted {
             *is_adopted = producer.is_adopted();
             if !*is_adopted {
-                return false;
+                return None;
             }
         }
         let put = producer.put(head, packet);
@@ -216,10 +218,11 @@ impl Neighbors {
         match put {
             Ok(Put::Done) => self.counters.packets += 1,
             Ok(Put::NoRoom) => self.counters.no_room += 1,
+            Ok(Put::Unmapped) => {}
             Err(_) => {
                 self.counters.broken += 1;
                 self.close(place, now.saturating_add(RETRY_INTERVAL));
-                return false;
+                return None;
             }
         }
         if self.unpublished.last() != Some(&place) {
@@ -228,17 +231,49 @@ impl Neighbors {
         if has_backlog && !self.backlogged.iter().any(|entry| entry.place == place) {
             self.backlogged.push(Backlogged { place, moved_at: now });
         }
-        true
+        put.ok()
     }
 
     /// Publishes all packets that were put in.
     #[inline]
-    pub(crate) fn publish(&mut self) {
+    pub(crate) fn publish(&mut self, now: Instant) {
+        if self.unpublished.is_empty() {
+            return self.look_at_fullest(now);
+        }
+        let mut fullest: Option<(Backlogged, usize)> = None;
         while let Some(place) = self.unpublished.pop() {
             if let Some(Slot::Ring { producer, .. }) = self.slot_mut(place) {
                 producer.publish();
+                let room = producer.room();
+                if fullest.is_none_or(|(_, least)| room < least) {
+                    fullest = Some((Backlogged { place, moved_at: now }, room));
+                }
             }
         }
+        self.fullest = fullest;
+    }
+
+    /// Updates the room of the fullest ring.
+    fn look_at_fullest(&mut self, now: Instant) {
+        let Some((mut entry, before)) = self.fullest else { return };
+        let Some(Slot::Ring { producer, .. }) = self.slot_mut(entry.place) else {
+            self.fullest = None;
+            return;
+        };
+        let room = producer.room();
+        if room != before {
+            entry.moved_at = now;
+        }
+        self.fullest = Some((entry, room));
+    }
+
+    /// Returns the number of bytes that fit into each ring that was used last. One whose consumer
+    /// has made no room for a while does not count.
+    #[inline]
+    pub(crate) fn room(&self, now: Instant) -> usize {
+        let moving =
+            self.fullest.filter(|(entry, _)| now.saturating_since(entry.moved_at) < STALL_TIME);
+        moving.map_or(usize::MAX, |(_, room)| room)
     }
 
     /// Whether packets wait for room.

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use super::events::{Events, Source};
 use super::ring::{Consumer, Offer, RecordHead};
 use crate::link::AddressFds;
+use crate::memory::SharedBytes;
 use crate::wire::{Gid, PACKET_MAX};
 
 /// Maximum number of rings from neighbors.
@@ -148,6 +149,22 @@ impl Rings {
         let mut room = self.room.borrow_mut();
         for (_, ring) in &self.rings {
             ring.for_each(&mut room, |head, packet| each(ring.source(), head, packet));
+        }
+    }
+
+    /// Passes each packet that was taken to `each`, as [`for_each`](Self::for_each) does. Of one with
+    /// much payload only the headers are copied out of its ring before.
+    #[inline]
+    pub(crate) fn for_each_apart(
+        &self,
+        mut each: impl FnMut(Gid, &RecordHead, &[u8], Option<SharedBytes<'_>>),
+    ) {
+        let mut room = self.room.borrow_mut();
+        for (_, ring) in &self.rings {
+            let source = ring.source();
+            ring.for_each_apart(&mut room, |head, packet, payload| {
+                each(source, head, packet, payload);
+            });
         }
     }
 

@@ -12,6 +12,8 @@ use rustix::fs::{
     ftruncate, memfd_create,
 };
 
+use crate::memory::{AccessError, Region, SharedBytes};
+
 /// Bytes from a word to the next, so that no two are in one cache line, nor in two that the
 /// processor fetches together.
 pub(in crate::link) const WORD_STRIDE: usize = 128;
@@ -97,6 +99,27 @@ impl SharedMemory {
         // SAFETY: within the mapping, of which no reference exists; the other process may write
         // there too, and what it reads then is its own concern.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+    }
+
+    /// Copies registered memory in.
+    #[inline]
+    pub(in crate::link) fn write_region(
+        &self,
+        offset: usize,
+        region: &Region,
+    ) -> Result<(), AccessError> {
+        let place = self.place(offset, region.len());
+        // SAFETY: within the mapping, of which no reference exists; a region is of the program's
+        // memory, and so no part of it.
+        unsafe { region.copy_out(0, place, region.len()) }
+    }
+
+    /// Returns bytes that are to be copied into registered memory.
+    #[inline]
+    pub(in crate::link) fn bytes(&self, offset: usize, len: usize) -> SharedBytes<'_> {
+        // SAFETY: within the mapping, which lives as long as this value; nothing of it is
+        // registered.
+        unsafe { SharedBytes::new(self.place(offset, len), len) }
     }
 
     /// Copies bytes out. The other process may change them meanwhile: they are checked after this.

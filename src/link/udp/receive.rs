@@ -181,6 +181,7 @@ impl UdpReceiver {
                 ecn: arrival.ecn,
                 network: arrival.header.put(location.len, location.id, &mut room),
                 packet: bytes.get(location.start..end).unwrap_or_default(),
+                payload: None,
             });
         }
     }
@@ -353,6 +354,16 @@ impl Receiver for UdpReceiver {
             members.for_each(each);
             if let Some(memory) = &members.shared_memory {
                 memory.for_each(self.gid, each);
+            }
+        }
+    }
+
+    fn for_each_apart(&self, each: &mut dyn FnMut(&Received<'_>)) {
+        self.for_each_arrived(each);
+        if let Some(members) = &self.members {
+            members.for_each(each);
+            if let Some(memory) = &members.shared_memory {
+                memory.for_each_apart(self.gid, each);
             }
         }
     }

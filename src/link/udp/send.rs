@@ -13,9 +13,10 @@ use super::bind::{HOP_LIMIT, unbound_socket};
 use super::priority::Priorities;
 use super::shared_memory::{SharedNeighbors, ToNeighbors};
 use crate::link::Sender;
-use crate::link::share::Backlog;
+use crate::link::share::{Backlog, Put};
 use crate::link::sys::socket::{self, Control, Name, Outgoing};
 use crate::time::Instant;
+use crate::wire::batch::Outbound;
 use crate::wire::{Batch, Bth, Gid, Path, Prefixes, Qpn, ROCE_PORT, flip_icrc, view};
 
 /// Maximum number of segments of a GSO send. Newer kernels allow twice as many, which gains
@@ -27,6 +28,13 @@ const RUN_MAX: usize = 65_507;
 
 /// Time to wait for room in the send buffer before packets count as lost.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Room in shared memory below which packets are held back: a quarter of a ring, which its consumer
+/// empties in the time that it takes to fill the next quarter.
+const ROOM_MIN: usize = 64 << 10;
+
+/// Time after which held back packets are tried again.
+const ROOM_INTERVAL: Duration = Duration::from_micros(2);
 
 pub(super) struct UdpSender {
     local: SocketAddr,
@@ -46,6 +54,9 @@ pub(super) struct UdpSender {
     neighbors: Option<SharedNeighbors>,
     /// Packets that wait for room in shared memory.
     backlog: Backlog,
+    /// Number of bytes that there is room for in shared memory, and when that was so.
+    room: usize,
+    sent_at: Instant,
     /// Whether packets to neighbors get an ICRC, too.
     seals_all: bool,
     counters: Counters,
@@ -91,7 +102,7 @@ struct Counters {
 
 /// Errors with which the kernel refuses a packet, and their counters. The last is for any other
 /// error.
-const REFUSALS: [(&str, &[i32]); 9] = [
+const REFUSALS: [(&str, &[i32]); 10] = [
     ("refused_too_long", &[libc::EMSGSIZE]),
     ("refused_unreachable", &[libc::ENETUNREACH, libc::EHOSTUNREACH, libc::ENETDOWN, libc::ENODEV]),
     ("refused_forbidden", &[libc::EPERM, libc::EACCES]),
@@ -100,11 +111,15 @@ const REFUSALS: [(&str, &[i32]); 9] = [
     ("refused_no_memory", &[libc::ENOBUFS, libc::ENOMEM]),
     ("refused_no_room", &[libc::EAGAIN]),
     ("refused_foreign_source", &[]),
+    ("refused_unmapped", &[]),
     ("refused_otherwise", &[]),
 ];
 
 /// Index of `refused_foreign_source`.
 const FOREIGN_SOURCE: usize = 7;
+
+/// Index of `refused_unmapped`.
+const UNMAPPED: usize = 8;
 
 /// Sockets to send from: the one on port 4791, and others, so that flows have different source
 /// ports.
@@ -190,6 +205,8 @@ impl UdpSender {
             priorities: Priorities::default(),
             neighbors: None,
             backlog: Backlog::None,
+            room: usize::MAX,
+            sent_at: Instant::ZERO,
             seals_all: false,
             counters: Counters::default(),
         }
@@ -218,14 +235,20 @@ impl UdpSender {
             let mut way = Way::new(&path, self.scope);
             self.priorities.put(&path, &mut way.control);
             let (runs, prefixes, cuts) = (&mut self.runs, &mut self.prefixes, self.cuts);
-            let seals_all = self.seals_all;
+            let (seals_all, refused) = (self.seals_all, &mut self.counters.refused);
             let (mut at, first) = (start, runs.len());
-            train.for_each_with_flips_mut(|packet, flips| {
-                let len = packet.len();
-                let qpn = view::<Bth>(packet, 0).map_or(Qpn::SMI, Bth::dest_qp);
-                if let Some(neighbors) = &mut neighbors
-                    && neighbors.put(&path, qpn, packet, flips)
-                {
+            train.for_each_outbound(|mut outbound| {
+                let len = outbound.bytes.len();
+                let qpn = view::<Bth>(outbound.bytes, 0).map_or(Qpn::SMI, Bth::dest_qp);
+                let put =
+                    neighbors.as_mut().and_then(|neighbors| neighbors.put(&path, qpn, &outbound));
+                if put.map_or_else(|| outbound.fill().is_err(), |put| put == Put::Unmapped) {
+                    refused[UNMAPPED] += 1;
+                    at += len;
+                    return;
+                }
+                let Outbound { bytes: packet, icrc_flips: flips, .. } = outbound;
+                if put.is_some() {
                     at += len;
                     if seals_all {
                         prefixes.of(len).seal(packet);
@@ -332,17 +355,30 @@ impl Sender for UdpSender {
 
     fn poll_timeout(&self) -> Option<Instant> {
         match self.backlog {
+            Backlog::None if self.room < ROOM_MIN => {
+                Some(self.sent_at.saturating_add(ROOM_INTERVAL))
+            }
             Backlog::None => None,
             Backlog::Moving { again } | Backlog::Stalled { again } => Some(again),
         }
+    }
+
+    fn takes_references(&self) -> bool {
+        // What is not mapped is refused by the engine, whose queue pair learns of it, once it
+        // copies payload itself.
+        self.counters.refused[UNMAPPED] == 0
     }
 
     fn seal_all(&mut self) {
         self.seals_all = true;
     }
 
-    fn has_room(&self) -> bool {
-        !matches!(self.backlog, Backlog::Moving { .. })
+    fn room(&self) -> usize {
+        match self.backlog {
+            Backlog::Moving { .. } => 0,
+            _ if self.room < ROOM_MIN => 0,
+            _ => self.room,
+        }
     }
 
     fn send(&mut self, now: Instant, batch: &mut Batch) -> io::Result<()> {
@@ -351,7 +387,8 @@ impl Sender for UdpSender {
             Some(shared) => {
                 let mut neighbors = ToNeighbors::new(now, &shared);
                 self.seal(batch, Some(&mut neighbors));
-                self.backlog = neighbors.finish();
+                (self.backlog, self.room) = neighbors.finish();
+                self.sent_at = now;
             }
             None => self.seal(batch, None),
         }

@@ -9,9 +9,12 @@ use super::interface_of;
 use super::receive::{Ancillary, Arrival};
 use crate::link::interface::address_of;
 use crate::link::share::{
-    Backlog, Member, Neighbors, Offer, RecordHead, RingAnswer, RingRequest, Rings, Source, Visit,
+    Backlog, Bytes, Member, Neighbors, Offer, Put, RecordHead, RingAnswer, RingRequest, Rings,
+    Source, Visit,
 };
+use crate::memory::SharedBytes;
 use crate::time::Instant;
+use crate::wire::batch::Outbound;
 use crate::wire::{Gid, ICRC_ROOM, Path, Qpn, Received};
 
 /// Rings to neighbors: the sending half puts packets in, the receiving half opens and closes them.
@@ -20,9 +23,10 @@ pub(super) type SharedNeighbors = Arc<Mutex<Neighbors>>;
 /// Time after the last packet from a ring, or from the kernel, for which more are expected there.
 const ACTIVE: Duration = Duration::from_micros(50);
 
-/// Interval at which the kernel is asked while packets come from rings alone: a system call takes
-/// longer than all else that a receive does.
-const KERNEL_INTERVAL: Duration = Duration::from_micros(5);
+/// Shortest and longest interval at which the kernel is asked while packets come from rings alone: a
+/// system call takes longer than all else that a receive does. It doubles while nothing comes.
+const KERNEL_INTERVAL_MIN: Duration = Duration::from_micros(5);
+const KERNEL_INTERVAL_MAX: Duration = Duration::from_micros(40);
 
 /// Maximum number of visits whose answers are awaited.
 const VISITS_MAX: usize = 64;
@@ -53,8 +57,9 @@ struct Activity {
     /// Time of the last packet from a ring, and from the kernel.
     ring: Instant,
     kernel: Instant,
-    /// Time at which the kernel was asked last.
+    /// Time at which the kernel was asked last, and the time to the next.
     asked: Instant,
+    interval: Duration,
 }
 
 impl Activity {
@@ -64,13 +69,27 @@ impl Activity {
         let is_within = |time: Instant, limit| now.saturating_since(time) < limit;
         !is_within(self.ring, ACTIVE)
             || is_within(self.kernel, ACTIVE)
-            || !is_within(self.asked, KERNEL_INTERVAL)
+            || !is_within(self.asked, self.interval)
+    }
+
+    /// The kernel is asked at `now`.
+    #[inline]
+    fn ask_kernel(&mut self, now: Instant) {
+        self.asked = now;
+        self.interval = (self.interval * 2).clamp(KERNEL_INTERVAL_MIN, KERNEL_INTERVAL_MAX);
+    }
+
+    /// Packets came from the kernel at `now`.
+    #[inline]
+    fn came_from_kernel(&mut self, now: Instant) {
+        (self.kernel, self.interval) = (now, KERNEL_INTERVAL_MIN);
     }
 }
 
 /// Common facts of packets from a ring.
 struct Common {
     from: Gid,
+    to: Gid,
     /// With the length of one of them.
     head: RecordHead,
     arrival: Arrival,
@@ -121,7 +140,7 @@ impl SharedMemory {
         if !self.activity.asks_kernel(now) && !self.rings.has_new() {
             return Turn::Rings;
         }
-        self.activity.asked = now;
+        self.activity.ask_kernel(now);
         Turn::Both
     }
 
@@ -131,7 +150,7 @@ impl SharedMemory {
     #[inline]
     pub(super) fn take(&mut self, now: Instant, from_kernel: usize) -> usize {
         if from_kernel > 0 {
-            self.activity.kernel = now;
+            self.activity.came_from_kernel(now);
             if self.rings.has_new() {
                 self.rings.give_back();
                 return 0;
@@ -148,25 +167,18 @@ impl SharedMemory {
     #[inline]
     pub(super) fn for_each(&self, to: Gid, each: &mut dyn FnMut(&Received<'_>)) {
         let mut last = self.last.borrow_mut();
-        let mut room = [0; 40];
         self.rings.for_each(|from, head, packet| {
-            let is_same = |common: &&mut Common| {
-                common.from == from && common.head == RecordHead { len: common.head.len, ..*head }
-            };
-            let common = match last.as_mut().filter(is_same) {
-                Some(common) => common,
-                None => last.insert(Common::new(from, to, head)),
-            };
-            let arrival = &common.arrival;
-            let len = u16::try_from(packet.len() + ICRC_ROOM).unwrap_or(u16::MAX);
-            each(&Received {
-                source: from,
-                destination: to,
-                source_port: arrival.port,
-                ecn: arrival.ecn,
-                network: arrival.header.put(len, 0, &mut room),
-                packet,
-            });
+            Common::of(&mut last, from, to, head).pass(packet, None, each);
+        });
+    }
+
+    /// Passes each packet that was taken to `each`, as [`for_each`](Self::for_each) does, but with
+    /// payload where it is.
+    #[inline]
+    pub(super) fn for_each_apart(&self, to: Gid, each: &mut dyn FnMut(&Received<'_>)) {
+        let mut last = self.last.borrow_mut();
+        self.rings.for_each_apart(|from, head, packet, payload| {
+            Common::of(&mut last, from, to, head).pass(packet, payload, each);
         });
     }
 
@@ -238,7 +250,42 @@ impl Common {
             ..Ancillary::default()
         };
         let arrival = Arrival::new(address_of(from), head.source_port, to, &ancillary);
-        Self { from, head: *head, arrival }
+        Self { from, to, head: *head, arrival }
+    }
+
+    /// Returns those of a packet, which are mostly those of the last.
+    #[inline]
+    fn of<'a>(last: &'a mut Option<Self>, from: Gid, to: Gid, head: &RecordHead) -> &'a Self {
+        let is_same = last.as_ref().is_some_and(|common| {
+            common.from == from && common.head == RecordHead { len: common.head.len, ..*head }
+        });
+        if !is_same {
+            *last = None;
+        }
+        last.get_or_insert_with(|| Self::new(from, to, head))
+    }
+
+    /// Passes a packet on.
+    #[inline]
+    fn pass(
+        &self,
+        packet: &[u8],
+        payload: Option<SharedBytes<'_>>,
+        each: &mut dyn FnMut(&Received<'_>),
+    ) {
+        let Self { from, to, arrival, .. } = self;
+        let payload_len = payload.map_or(0, |payload| payload.len());
+        let len = packet.len() + payload_len + ICRC_ROOM;
+        let mut room = [0; 40];
+        each(&Received {
+            source: *from,
+            destination: *to,
+            source_port: arrival.port,
+            ecn: arrival.ecn,
+            network: arrival.header.put(u16::try_from(len).unwrap_or(u16::MAX), 0, &mut room),
+            packet,
+            payload,
+        });
     }
 }
 
@@ -258,24 +305,25 @@ impl<'a> ToNeighbors<'a> {
         Self { now, neighbors }
     }
 
-    /// Puts a packet, with the room for its ICRC, into the ring of the NIC that has its queue pair;
-    /// returns whether there is one.
+    /// Puts a packet into the ring of the NIC that has its queue pair, if there is one.
     #[inline]
-    pub(super) fn put(&mut self, path: &Path, qpn: Qpn, packet: &[u8], icrc_flips: u32) -> bool {
+    pub(super) fn put(&mut self, path: &Path, qpn: Qpn, packet: &Outbound<'_>) -> Option<Put> {
         if matches!(qpn, Qpn::SMI | Qpn::GSI | Qpn::MULTICAST) {
-            return false;
+            return None;
         }
-        let Some((packet, _)) = packet.split_last_chunk::<ICRC_ROOM>() else { return false };
+        let is_icrc_wrong = packet.icrc_flips != 0;
+        let packet = Bytes::of(packet)?;
         let hop_limit = if path.hop_limit == 0 { HOP_LIMIT } else { path.hop_limit };
-        let head = RecordHead::new(path, hop_limit, packet.len(), icrc_flips != 0);
+        let head = RecordHead::new(path, hop_limit, packet.len(), is_icrc_wrong);
         self.neighbors.put(self.now, path.destination, qpn, &head, packet)
     }
 
-    /// Publishes what was put in. Returns whether packets wait for room.
+    /// Publishes what was put in. Returns whether packets wait for room, and the number of bytes
+    /// that there is room for.
     #[inline]
-    pub(super) fn finish(mut self) -> Backlog {
-        self.neighbors.publish();
-        self.neighbors.backlog(self.now)
+    pub(super) fn finish(mut self) -> (Backlog, usize) {
+        self.neighbors.publish(self.now);
+        (self.neighbors.backlog(self.now), self.neighbors.room(self.now))
     }
 
     pub(super) fn counters(&self) -> [(&'static str, u64); 4] {

@@ -187,6 +187,7 @@ impl Executor {
             ecn: 0,
             network: &[],
             packet: &self.packet,
+            payload: None,
         };
         self.now = self.now.max(request.time);
         self.engine.handle_packet(self.now, &received);

@@ -64,7 +64,7 @@ impl Rx {
             return Err(INVALID);
         };
         check_length(packet, info, attr)?;
-        let data = packet.payload();
+        let data = packet.data();
         self.scatter(taken, srq, received, data, attr, env)?;
         let received = received + u32::try_from(data.len()).map_err(|_| INVALID)?;
         if !info.position.ends() {
@@ -196,14 +196,14 @@ impl Rx {
             return Err(INVALID);
         };
         check_total(packet, info, left)?;
-        let data = packet.payload();
+        let data = packet.data();
         let len = u32::try_from(data.len()).map_err(|_| INVALID)?;
         if len > 0 {
             let grant = env
                 .keys
                 .remote(Some(pd), owner, rkey, va, len.into(), Access::REMOTE_WRITE)
                 .map_err(|_| ACCESS)?;
-            grant.region.write(grant.offset, data).map_err(|_| ACCESS)?;
+            grant.region.write_payload(grant.offset, data).map_err(|_| ACCESS)?;
         }
         let next =
             Message::Write { va: va.wrapping_add(len.into()), rkey, left: left - len, total };

@@ -6,6 +6,7 @@ use super::super::super::recv_queue::{RecvQueue, RecvSlot};
 use super::super::super::sge::scatter_into;
 use super::super::attr::Attributes;
 use super::{Fault, INVALID, LENGTH, Rx};
+use crate::memory::Payload;
 use crate::verbs::{AsyncEvent, CqHandle, EventType, PdHandle, QpType, Sge, SrqHandle, WcStatus};
 use crate::wire::Packet;
 use crate::wire::aeth::NakCode;
@@ -69,7 +70,7 @@ impl Rx {
         taken: RecvSlot,
         srq: Option<SrqHandle>,
         offset: u32,
-        data: &[u8],
+        data: Payload<'_>,
         attr: &Attributes,
         env: &Env,
     ) -> Result<(), Fault> {

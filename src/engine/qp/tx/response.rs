@@ -11,6 +11,7 @@ use super::super::super::sge::scatter_into;
 use super::super::Failure;
 use super::super::attr::Attributes;
 use super::{PeerMsn, Tx};
+use crate::memory::Payload;
 use crate::verbs::{WcStatus, WrOpcode};
 use crate::wire::aeth::{Answer, Credits, NakCode};
 use crate::wire::{Msn, Operation, Packet, Position, Psn};
@@ -295,7 +296,7 @@ impl Tx {
         let left = wqe.len().saturating_sub(offset);
         let expected = left.min(attr.mtu);
         let ends = left <= attr.mtu;
-        let data = packet.payload();
+        let data = packet.data();
         if data.len() != expected as usize || position.ends() != ends {
             return Err(WcStatus::LocLenErr);
         }
@@ -309,14 +310,15 @@ impl Tx {
         env: &Env,
     ) -> Result<(), WcStatus> {
         let value = packet.atomic_ack_eth().ok_or(WcStatus::BadRespErr)?.original();
-        self.scatter_to_head(0, &value.to_ne_bytes(), attr, env)
+        let value = value.to_ne_bytes();
+        self.scatter_to_head(0, Payload::Private(&value), attr, env)
     }
 
     /// Writes bytes to the buffers of the request at the head of the queue.
     fn scatter_to_head(
         &self,
         offset: u64,
-        data: &[u8],
+        data: Payload<'_>,
         attr: &Attributes,
         env: &Env,
     ) -> Result<(), WcStatus> {

@@ -180,7 +180,10 @@ impl Tx {
         put_headers(&mut draft, wqe, opcode, k, attr);
         let offset = u64::from(k) * u64::from(attr.mtu);
         let source = self.sq.source(index);
-        let filled = gather(source, offset, len as usize, draft.bytes(), attr.pd, env);
+        // Until a request is acknowledged its memory is the NIC's. The end of a message is copied
+        // here: the bytes that a program may poll are stored behind all others.
+        draft.allow_reference(reliable && !ends);
+        let filled = gather(source, offset, len as usize, &mut draft, attr.pd, env);
         if filled.is_ok() {
             draft.finish();
         } else {

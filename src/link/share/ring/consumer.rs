@@ -7,10 +7,27 @@ use rustix::net::{RecvFlags, recv};
 
 use super::record::{Found, HEAD_LEN, RecordHead};
 use super::{Broken, CAPACITY, Offer, RingMemory};
-use crate::wire::Gid;
+use crate::memory::SharedBytes;
+use crate::wire::{Bth, Gid, view};
 
 /// Packets that are taken from a ring at a time, so that other rings have their turn.
 const TAKE_MAX: usize = 64;
+
+/// Length of packets whose payload is copied from the ring to where it goes: shorter ones are
+/// copied as a whole sooner than they are taken apart.
+const APART_MIN: usize = 1024;
+
+/// Maximum length of the headers of a packet.
+const HEADERS_MAX: usize = 64;
+
+/// Returns the length of the headers at the start of a packet, if nothing but payload is behind
+/// them.
+#[inline]
+fn header_len_before_payload(start: &[u8]) -> Option<usize> {
+    let bth = view::<Bth>(start, 0).ok()?;
+    let header_len = bth.opcode().info()?.header_len;
+    (bth.pad().get() == 0 && header_len <= start.len()).then_some(header_len)
+}
 
 /// The end of a packet ring that receives.
 #[derive(Debug)]
@@ -178,6 +195,36 @@ impl Consumer {
             let Some(packet) = room.get_mut(..head.len) else { continue };
             self.memory.0.read(*place, packet);
             each(head, packet);
+        }
+    }
+
+    /// Passes each packet that was taken to `each`, as [`for_each`](Self::for_each) does, but of
+    /// one with much payload only the headers are copied to `room`.
+    #[inline]
+    pub(crate) fn for_each_apart(
+        &self,
+        room: &mut [u8],
+        mut each: impl FnMut(&RecordHead, &[u8], Option<SharedBytes<'_>>),
+    ) {
+        for (head, place) in &self.taken {
+            let Some(packet) = room.get_mut(..head.len) else { continue };
+            if head.len < APART_MIN {
+                self.memory.0.read(*place, packet);
+                each(head, packet, None);
+                continue;
+            }
+            let (headers, rest) = packet.split_at_mut(HEADERS_MAX.min(head.len));
+            self.memory.0.read(*place, headers);
+            match header_len_before_payload(headers) {
+                Some(len) => {
+                    let payload = self.memory.0.bytes(*place + len, head.len - len);
+                    each(head, headers.get(..len).unwrap_or_default(), Some(payload));
+                }
+                None => {
+                    self.memory.0.read(*place + headers.len(), rest);
+                    each(head, packet, None);
+                }
+            }
         }
     }
 

@@ -29,7 +29,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 pub(crate) use consumer::Consumer;
 pub(crate) use producer::{Producer, Put};
-pub(crate) use record::RecordHead;
+pub(crate) use record::{Bytes, RecordHead};
 pub use under_test::RingUnderTest;
 
 use self::words::RingWords;

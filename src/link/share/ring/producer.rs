@@ -6,8 +6,9 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::net::{SendFlags, send};
 
-use super::record::{self, HEAD_LEN, RecordHead};
+use super::record::{self, Bytes, HEAD_LEN, RecordHead};
 use super::{Broken, CAPACITY, Offer, RingMemory, bells};
+use crate::memory::AccessError;
 
 /// Bytes of packets that wait for room in the ring, at most. An engine has no more in flight to a
 /// peer.
@@ -22,6 +23,8 @@ pub(crate) enum Put {
     Done,
     /// There is no room, nor in the backlog: the packet is lost.
     NoRoom,
+    /// Its payload is not mapped any more: there is no packet.
+    Unmapped,
 }
 
 /// The end of a packet ring that sends.
@@ -76,9 +79,14 @@ impl Producer {
     /// Puts a packet in, behind those that wait. The consumer sees it once it is
     /// [published](Self::publish).
     #[inline]
-    pub(crate) fn put(&mut self, head: &RecordHead, packet: &[u8]) -> Result<Put, Broken> {
-        if self.has_backlog() || !self.write(head, packet)? {
+    pub(crate) fn put(&mut self, head: &RecordHead, packet: Bytes<'_>) -> Result<Put, Broken> {
+        if self.has_backlog() {
             return Ok(self.keep(head, packet));
+        }
+        match self.write(head, packet)? {
+            Put::Done => {}
+            Put::NoRoom => return Ok(self.keep(head, packet)),
+            Put::Unmapped => return Ok(Put::Unmapped),
         }
         if self.head - self.published >= PUBLISH_LEN {
             self.publish();
@@ -92,7 +100,7 @@ impl Producer {
     pub(crate) fn flush(&mut self) -> Result<bool, Broken> {
         let before = self.backlog_len;
         while let Some((head, packet)) = self.backlog.pop_front() {
-            if !self.write(&head, &packet)? {
+            if self.write(&head, (&*packet).into())? != Put::Done {
                 self.backlog.push_front((head, packet));
                 break;
             }
@@ -103,12 +111,13 @@ impl Producer {
     }
 
     #[cold]
-    fn keep(&mut self, head: &RecordHead, packet: &[u8]) -> Put {
+    fn keep(&mut self, head: &RecordHead, packet: Bytes<'_>) -> Put {
         if self.backlog_len + packet.len() > BACKLOG_MAX {
             return Put::NoRoom;
         }
+        let Ok(packet) = packet.to_vec() else { return Put::Unmapped };
         self.backlog_len += packet.len();
-        self.backlog.push_back((*head, packet.into()));
+        self.backlog.push_back((*head, packet));
         Put::Done
     }
 
@@ -125,14 +134,14 @@ impl Producer {
         }
     }
 
-    /// Writes a record; returns whether there was room.
+    /// Writes a record, if there is room.
     #[inline]
-    fn write(&mut self, head: &RecordHead, packet: &[u8]) -> Result<bool, Broken> {
+    fn write(&mut self, head: &RecordHead, packet: Bytes<'_>) -> Result<Put, Broken> {
         let len = RecordHead::record_len(packet.len());
         let (mut place, to_end) = RingMemory::place(self.head);
         let skipped = if len > to_end { to_end } else { 0 };
         if !self.has_room(len + skipped)? {
-            return Ok(false);
+            return Ok(Put::NoRoom);
         }
         if skipped > 0 {
             self.memory.0.write(place, &record::skip());
@@ -140,9 +149,36 @@ impl Producer {
             (place, _) = RingMemory::place(self.head);
         }
         self.memory.0.write(place, &head.emit());
-        self.memory.0.write(place + HEAD_LEN, packet);
+        if self.write_bytes(place + HEAD_LEN, packet).is_err() {
+            return Ok(Put::Unmapped);
+        }
         self.head += len as u64;
-        Ok(true)
+        Ok(Put::Done)
+    }
+
+    /// Writes the bytes of a packet to their place.
+    #[inline]
+    fn write_bytes(&self, place: usize, packet: Bytes<'_>) -> Result<(), AccessError> {
+        let memory = &self.memory.0;
+        let Some((start, payload)) = packet.payload else {
+            memory.write(place, packet.packet);
+            return Ok(());
+        };
+        let end = start + payload.len();
+        memory.write(place, packet.packet.get(..start).unwrap_or_default());
+        memory.write(place + end, packet.packet.get(end..).unwrap_or_default());
+        memory.write_region(place + start, payload)
+    }
+
+    /// Returns the number of bytes for records that are free. A consumer that says what cannot be
+    /// makes none.
+    #[inline]
+    pub(crate) fn room(&mut self) -> usize {
+        let tail = self.memory.words().handled();
+        if tail.wrapping_sub(self.tail) <= self.published - self.tail {
+            self.tail = tail;
+        }
+        CAPACITY.saturating_sub(usize::try_from(self.head - self.tail).unwrap_or(usize::MAX))
     }
 
     /// Whether `len` bytes are free.

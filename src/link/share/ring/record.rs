@@ -1,7 +1,9 @@
 //! A packet in a ring: its length and what its network header says, then its bytes from the BTH
 //! through the last pad byte. Its addresses are those of the ring.
 
-use crate::wire::{Bits, Bth, PACKET_MAX, Path};
+use crate::memory::{AccessError, Region};
+use crate::wire::batch::Outbound;
+use crate::wire::{Bits, Bth, ICRC_ROOM, PACKET_MAX, Path};
 
 /// Length of the head of a record, and what the positions of records are multiples of.
 pub(super) const HEAD_LEN: usize = 16;
@@ -22,6 +24,45 @@ pub(crate) struct RecordHead {
     pub(crate) flow_label: Bits<20>,
     /// Whether the packet's ICRC would be wrong: it is to be dropped.
     pub(crate) is_icrc_wrong: bool,
+}
+
+/// Bytes of a packet, from the BTH through the last pad byte, as they are put into a ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bytes<'a> {
+    /// All of them, in which the payload may be missing.
+    pub(super) packet: &'a [u8],
+    /// Payload that is missing, and its place.
+    pub(super) payload: Option<(usize, &'a Region)>,
+}
+
+impl<'a> Bytes<'a> {
+    /// Returns the bytes of a packet before the room for its ICRC.
+    #[inline]
+    pub(crate) fn of(packet: &'a Outbound<'_>) -> Option<Self> {
+        let (bytes, _) = packet.bytes.split_last_chunk::<ICRC_ROOM>()?;
+        Some(Self { packet: bytes, payload: packet.payload })
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.packet.len()
+    }
+
+    /// Returns a copy of them, without what cannot be read.
+    pub(super) fn to_vec(self) -> Result<Box<[u8]>, AccessError> {
+        let mut bytes: Box<[u8]> = self.packet.into();
+        if let Some((start, payload)) = self.payload {
+            let room = bytes.get_mut(start..start + payload.len());
+            payload.read(0, room.unwrap_or_default())?;
+        }
+        Ok(bytes)
+    }
+}
+
+impl<'a> From<&'a [u8]> for Bytes<'a> {
+    fn from(packet: &'a [u8]) -> Self {
+        Self { packet, payload: None }
+    }
 }
 
 /// Content of a ring at a position.

@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::link::testing::PATH;
+use crate::memory::{Buffer, Payload, Region};
 use crate::random::Random;
-use crate::wire::{Bth, PACKET_MAX};
+use crate::wire::{Bth, BthRepr, Opcode, PACKET_MAX, Psn, Qpn};
 
 fn ring() -> (Producer, Consumer) {
     let (producer, offer) = Producer::new().unwrap();
@@ -17,7 +18,7 @@ fn ring() -> (Producer, Consumer) {
 
 fn put(producer: &mut Producer, packet: &[u8]) -> Put {
     let head = RecordHead::new(&PATH, 64, packet.len(), false);
-    producer.put(&head, packet).unwrap()
+    producer.put(&head, packet.into()).unwrap()
 }
 
 fn take(consumer: &mut Consumer) -> Vec<Vec<u8>> {
@@ -58,6 +59,50 @@ fn packets_come_out_as_they_went_in_whatever_their_lengths_are() {
             }
         }
     }
+}
+
+#[test]
+fn payload_goes_from_memory_to_memory() {
+    let (mut producer, mut consumer) = ring();
+    let payload: Vec<u8> = (0..4096_u32).map(|at| at.to_le_bytes()[0] ^ 0x5a).collect();
+    let (from, to) = (Buffer::from_bytes(&payload), Buffer::new(4096));
+    let bth = BthRepr::new(Opcode::RC_SEND_MIDDLE, Qpn::new(7), Psn::new(9)).emit();
+    let room = [bth.as_bytes().as_slice(), &[0; 4096]].concat();
+    let head = RecordHead::new(&PATH, 64, room.len(), false);
+    let region = from.region();
+    // The last ones wait for room, as copies.
+    for _ in 0..80 {
+        let bytes = Bytes { packet: &room, payload: Some((Bth::LEN, &region)) };
+        assert_eq!(producer.put(&head, bytes).unwrap(), Put::Done);
+    }
+    assert!(producer.has_backlog());
+    let mut count = 0;
+    while count < 80 {
+        producer.flush().unwrap();
+        producer.publish();
+        consumer.take().unwrap();
+        consumer.for_each_apart(&mut [0; PACKET_MAX], |_, headers, apart| {
+            assert_eq!(headers, bth.as_bytes());
+            to.write(0, &[0; 4096]).unwrap();
+            let apart = Payload::Shared(apart.expect("much payload"));
+            to.region().write_payload(0, apart).unwrap();
+            assert_eq!(to.to_vec(), payload);
+            count += 1;
+        });
+    }
+}
+
+#[test]
+fn packet_with_payload_that_is_gone_is_not_sent() {
+    let (mut producer, mut consumer) = ring();
+    let room = packet(0, 2000);
+    let region = Region::unmapped(1000);
+    let head = RecordHead::new(&PATH, 64, room.len(), false);
+    let bytes = Bytes { packet: &room, payload: Some((100, &region)) };
+    assert_eq!(producer.put(&head, bytes).unwrap(), Put::Unmapped);
+    assert_eq!(put(&mut producer, &packet(1, 2000)), Put::Done);
+    producer.publish();
+    assert_eq!(take(&mut consumer), [packet(1, 2000)]);
 }
 
 #[test]
@@ -109,7 +154,7 @@ fn packets_with_a_wrong_icrc_are_counted_and_dropped() {
     let (mut producer, mut consumer) = ring();
     for is_icrc_wrong in [true, false, true] {
         let head = RecordHead::new(&PATH, 64, 100, is_icrc_wrong);
-        producer.put(&head, &[0; 100]).unwrap();
+        producer.put(&head, (&[0; 100][..]).into()).unwrap();
     }
     producer.publish();
     assert_eq!(take(&mut consumer).len(), 1);
@@ -128,7 +173,8 @@ fn indices_that_run_away_break_the_ring() {
         put(&mut producer, &packet(0, 4096));
         producer_memory(&producer).words().tail.store(tail, Ordering::Relaxed);
         let (head, bytes) = (RecordHead::new(&PATH, 64, 4096, false), packet(0, 4096));
-        let put: Result<Vec<Put>, Broken> = (0..100).map(|_| producer.put(&head, &bytes)).collect();
+        let put: Result<Vec<Put>, Broken> =
+            (0..100).map(|_| producer.put(&head, bytes.as_slice().into())).collect();
         assert!(put.is_err(), "{tail}");
     }
 }

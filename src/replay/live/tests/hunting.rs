@@ -162,6 +162,7 @@ impl Device {
             ecn: 0,
             network: &[0; 20],
             packet,
+            payload: None,
         };
         self.engine.handle_packet(now, &received);
         self.engine.handle_timeout(now);
