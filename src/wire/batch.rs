@@ -100,13 +100,15 @@ impl Train<'_> {
     }
 
     /// Each packet with the room behind it, to be sealed in place, once: an ICRC that is to be
-    /// wrong is changed afterwards. Payload that was referenced must be [filled](Batch::fill) in.
+    /// wrong is changed afterwards. Payload that is referenced is copied in just before; a packet
+    /// whose payload is not mapped any more is left out.
     #[inline]
     pub fn for_each_mut(&mut self, mut each: impl FnMut(&mut [u8])) {
-        self.for_each_outbound(|packet| {
-            debug_assert!(packet.payload.is_none(), "payload is filled in");
-            each(packet.bytes);
-            flip_icrc(packet.bytes, packet.icrc_flips);
+        self.for_each_outbound(|mut packet| {
+            if packet.fill().is_ok() {
+                each(packet.bytes);
+                flip_icrc(packet.bytes, packet.icrc_flips);
+            }
         });
     }
 

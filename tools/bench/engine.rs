@@ -175,7 +175,7 @@ impl<F: Fn(&Side) -> SendOp> Pair<F> {
             traffic,
             a,
             b,
-            batch: Batch::new(batch),
+            batch: Batch::new(batch).take_references(true),
             wcs: [Wc::default(); BURST],
             now: 1,
             next: 0,
