@@ -295,7 +295,8 @@ fn seed_control(root: &Path) -> std::io::Result<()> {
         for (play, windows) in [("requester", r#"{"w":9}"#), ("responder", "{}")] {
             let (begin, reach) = (begin(steps, play), reach(windows));
             let done = format!(r#"{{"done":{{"step":0,"windows":{windows}}}}}"#);
-            let all = [hello, &begin, &reach, r#""ready""#, &done, r#""settled""#, r#""bye""#];
+            let ends = [r#""completed""#, r#""settled""#, r#""bye""#];
+            let all = [&[hello, &begin, &reach, r#""ready""#, &done], &ends[..]].concat();
             put(root, "conform_control", number, all.join("\n").as_bytes())?;
             number += 1;
         }
