@@ -295,7 +295,9 @@ fn seed_control(root: &Path) -> std::io::Result<()> {
         for (play, windows) in [("requester", r#"{"w":9}"#), ("responder", "{}")] {
             let (begin, reach) = (begin(steps, play), reach(windows));
             let done = format!(r#"{{"done":{{"step":0,"windows":{windows}}}}}"#);
-            let all = [hello, &begin, &reach, r#""ready""#, &done, r#""settled""#, r#""bye""#];
+            let [ready, completed, settled, bye] =
+                ["ready", "completed", "settled", "bye"].map(|word| format!("{word:?}"));
+            let all = [hello, &begin, &reach, &ready, &done, &completed, &settled, &bye];
             put(root, "conform_control", number, all.join("\n").as_bytes())?;
             number += 1;
         }

@@ -42,7 +42,9 @@ pub enum Message {
         /// Keys of the windows, by name.
         windows: BTreeMap<String, u32>,
     },
-    /// All that one expects is there, or will not come.
+    /// All completions that the sender expects have come.
+    Completed,
+    /// All that the sender expects is there, or will not come.
     Settled,
     /// Result of the instance at the sender's side.
     Outcome(Box<Outcome>),

@@ -1,5 +1,6 @@
 //! One side of an instance while it runs: objects, steps, completions, and the outcome.
 
+use std::mem::discriminant;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,6 +37,9 @@ pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Time that states, events and memory may take to become as expected after the last completion.
 const SETTLE_TIME: Duration = Duration::from_millis(500);
+
+/// Minimum number of polls in that time.
+const SETTLE_POLLS_MIN: u32 = 100;
 
 /// Time to wait for completions that are not expected.
 const UNEXPECTED_WAIT: Duration = Duration::from_millis(2);
@@ -249,13 +253,23 @@ impl<'a> Play<'a> {
                 }
             }
         }
+        // The requests of either side have changed the other one when they have completed.
+        self.wait(self.expected(), line)?;
+        self.meet(Message::Completed, line)?;
         self.settle(line)?;
-        line.send(&Message::Settled)?;
-        match self.receive(line, limit, "settled")? {
-            Message::Settled => {}
-            other => return Err(line.unexpected(&other, "settled").into()),
-        }
+        self.meet(Message::Settled, line)?;
         self.rest(UNEXPECTED_WAIT, line)
+    }
+
+    /// Tells the other agent how far this one is, and waits until it is as far.
+    fn meet(&mut self, milestone: Message, line: &mut Channel) -> Result<(), Stop> {
+        let limit = Duration::from_secs(self.instance.scenario.limit) + REPLY_TIMEOUT;
+        let (kind, what) = (discriminant(&milestone), "the end of its steps");
+        line.send(&milestone)?;
+        match self.receive(line, limit, what)? {
+            reached if discriminant(&reached) == kind => Ok(()),
+            other => Err(line.unexpected(&other, what).into()),
+        }
     }
 
     /// Receives a message of the other agent, unless the device must be given up meanwhile.
@@ -369,13 +383,18 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Waits until everything expected has come, or cannot come any more.
-    fn settle(&mut self, line: &mut Channel) -> Result<(), Stop> {
+    /// Number of completions that are expected.
+    fn expected(&self) -> usize {
         let times = |done: &Done| done.times.unwrap_or(1) as usize;
-        let expected = self.instance.scenario.expect.of(self.side).iter().map(times).sum();
-        self.wait(expected, line)?;
-        let until = now() + SETTLE_TIME;
-        while !self.is_settled() && now() < until {
+        self.instance.scenario.expect.of(self.side).iter().map(times).sum()
+    }
+
+    /// Waits until all is as expected, or has had the time to become so. A machine that was stopped
+    /// meanwhile lets the device run before this thread gives up.
+    fn settle(&mut self, line: &mut Channel) -> Result<(), Stop> {
+        let (until, mut polls) = (now() + SETTLE_TIME, 0);
+        while !self.is_settled() && (now() < until || polls < SETTLE_POLLS_MIN) {
+            polls += 1;
             self.go_on(line)?;
             std::thread::sleep(POLL_INTERVAL);
             self.look();

@@ -13,12 +13,12 @@ use std::sync::Weak;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::link::Link;
 use crate::link::fault::Lane;
 use crate::link::fault::{Direction, Effect, Injector, Rule, Spec};
 use crate::link::raw::bump::{Bump, Frame};
+use crate::link::{Link, Receiver, forward_to_receiver};
 use crate::time::Instant;
-use crate::wire::{Bth, Qpn, view};
+use crate::wire::{Bth, Qpn, Received, view};
 
 /// Maximum number of packets in the log of one instance; further ones are not logged.
 pub(super) const SEEN_MAX: usize = 1 << 16;
@@ -48,6 +48,11 @@ pub struct Wire {
 struct Log {
     seen: Vec<Seen>,
     bytes: usize,
+    /// Number of packets of `seen` that the device has handled, as far as that is known: all of a
+    /// device behind a bump.
+    handled: usize,
+    /// Whether the link itself is wrapped, so that it is known when packets are handled.
+    is_link: bool,
 }
 
 impl Log {
@@ -60,7 +65,50 @@ impl Log {
             self.bytes += packet.len();
             let outbound = direction == Direction::Outbound;
             self.seen.push(Seen { outbound, packet: packet.to_vec(), effect });
+            if !self.is_link {
+                self.handled = self.seen.len();
+            }
         }
+    }
+}
+
+/// The receiving half of a link, which notes the packets that the device has handled: they are
+/// logged before that, and a thread may lose its core between the two.
+struct Handled {
+    inner: Box<dyn Receiver>,
+    log: Arc<Mutex<Log>>,
+}
+
+impl Handled {
+    fn note(&self) {
+        let mut log = lock(&self.log);
+        log.handled = log.seen.len();
+    }
+}
+
+impl Receiver for Handled {
+    fn receive(&mut self, now: Instant) -> io::Result<usize> {
+        let count = self.inner.receive(now)?;
+        if count == 0 {
+            // What came was dropped.
+            self.note();
+        }
+        Ok(count)
+    }
+
+    fn for_each(&self, each: &mut dyn FnMut(&Received<'_>)) {
+        self.inner.for_each(each);
+        self.note();
+    }
+
+    forward_to_receiver!(inner);
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.inner.poll_timeout()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.inner.counters()
     }
 }
 
@@ -79,7 +127,10 @@ impl Wire {
 
     /// Clears the log, and replaces the fault rules.
     pub fn arm(&self, rules: Vec<Rule>) {
-        *lock(&self.log) = Log::default();
+        {
+            let mut log = lock(&self.log);
+            *log = Log { is_link: log.is_link, ..Log::default() };
+        }
         self.injector.set_rules(rules);
     }
 
@@ -93,12 +144,13 @@ impl Wire {
         lock(&self.log).seen.clone()
     }
 
-    /// Whether a packet has arrived whose opcode name contains `word`.
+    /// Whether a packet has arrived, and been handled, whose opcode name contains `word`.
     pub fn has_arrived(&self, word: &str) -> bool {
         let named = |packet: &[u8]| {
             view::<Bth>(packet, 0).is_ok_and(|bth| bth.opcode().to_string().contains(word))
         };
-        lock(&self.log).seen.iter().any(|seen| !seen.outbound && named(&seen.packet))
+        let log = lock(&self.log);
+        log.seen.iter().take(log.handled).any(|seen| !seen.outbound && named(&seen.packet))
     }
 }
 
@@ -110,7 +162,10 @@ fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
 #[must_use]
 pub fn watch(link: Link) -> (Link, Wire) {
     let wire = Wire::new();
-    (wire.injector.wrap(link), wire)
+    lock(&wire.log).is_link = true;
+    let mut link = wire.injector.wrap(link);
+    link.receiver = Box::new(Handled { inner: link.receiver, log: Arc::clone(&wire.log) });
+    (link, wire)
 }
 
 /// Returns the wire of a device behind a bump in the wire. A thread forwards frames until the last

@@ -360,7 +360,7 @@ macro_rules! forward_to_receiver {
         }
     };
 }
-use forward_to_receiver;
+pub(crate) use forward_to_receiver;
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -178,6 +178,41 @@ pub struct CmFacts {
     pub reject_reason: Option<u16>,
 }
 
+#[cfg(test)]
+impl PacketFacts {
+    /// A SEND of one packet, of which tests state what matters to them.
+    pub(crate) fn send_only() -> Self {
+        Self {
+            frame: 1,
+            train: None,
+            file: 0,
+            time: Instant::ZERO,
+            source: Gid::default(),
+            destination: Gid::default(),
+            tunnel: None,
+            source_port: 50_000,
+            opcode: Opcode::RC_SEND_ONLY,
+            ack_request: true,
+            dest_qp: Qpn::new(17),
+            source_qp: None,
+            psn: Psn::new(5),
+            payload_len: 100,
+            wire_len: 160,
+            dscp: None,
+            is_ce_marked: false,
+            icrc: IcrcVerdict::Ok,
+            is_cut: false,
+            is_header_cut: false,
+            unsplit: Unsplit::No,
+            aeth: None,
+            reth: None,
+            digest: 0,
+            cm: None,
+            sightings: None,
+        }
+    }
+}
+
 impl PacketFacts {
     /// Returns the facts about a frame of capture file `file`, or `None` if it holds no transport
     /// packet (neither RoCE nor native InfiniBand, or cut before the end of its BTH).

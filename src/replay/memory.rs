@@ -5,9 +5,8 @@
 //! it runs. So all bytes of a host become unknown when its program shows activity: it posts a
 //! request of its own, or a receive of it completes.
 
-use std::collections::HashMap;
-
 use super::limits::{PAGE_BYTES, PAGES_MAX};
+use crate::observe::fold_map::FoldMap;
 
 /// A host, by a number that the session gives.
 pub(super) type HostId = u32;
@@ -114,8 +113,8 @@ fn masks(from: usize, len: usize) -> impl Iterator<Item = (usize, u64)> {
 /// Known contents of memory. Pages that were not used for long are forgotten.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    young: HashMap<PageKey, Place>,
-    old: HashMap<PageKey, Place>,
+    young: FoldMap<PageKey, Place>,
+    old: FoldMap<PageKey, Place>,
     young_pages: usize,
     /// Times that the program of each host showed activity, and the last frame that shows it.
     epochs: Vec<(u64, u64)>,

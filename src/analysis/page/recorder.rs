@@ -192,39 +192,12 @@ impl Sink for Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::{PacketRole, RetransmissionCause, Unsplit};
+    use crate::analysis::{PacketRole, RetransmissionCause};
     use crate::time::Instant;
-    use crate::wire::{Gid, IcrcVerdict, Opcode, Psn, Qpn};
 
     fn facts(frame: u64) -> PacketFacts {
-        PacketFacts {
-            frame,
-            train: None,
-            file: 0,
-            time: Instant::from_nanos(frame * 1000),
-            source: Gid::default(),
-            destination: Gid::default(),
-            tunnel: None,
-            source_port: 49152,
-            opcode: Opcode(4),
-            ack_request: true,
-            dest_qp: Qpn::new(17),
-            source_qp: None,
-            psn: Psn::new(5),
-            payload_len: 64,
-            wire_len: 130,
-            dscp: None,
-            is_ce_marked: false,
-            icrc: IcrcVerdict::Ok,
-            is_cut: false,
-            is_header_cut: false,
-            unsplit: Unsplit::No,
-            aeth: None,
-            reth: None,
-            digest: 0,
-            cm: None,
-            sightings: None,
-        }
+        let time = Instant::from_nanos(frame * 1000);
+        PacketFacts { frame, time, ..PacketFacts::send_only() }
     }
 
     fn note(flow: FlowNumber, retransmission: Option<RetransmissionCause>) -> PacketNote {

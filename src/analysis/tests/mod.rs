@@ -93,10 +93,7 @@ impl Script {
         let to = 1 - from;
         let source_port = 0xc000 + u16::try_from(self.pair.qps[from]).unwrap();
         PacketFacts {
-            tunnel: None,
             frame: self.frame + 1,
-            train: None,
-            file: 0,
             time: Instant::from_nanos(self.nanos + 1000),
             source: gid(self.pair.hosts[from]),
             destination: gid(self.pair.hosts[to]),
@@ -104,21 +101,11 @@ impl Script {
             opcode,
             ack_request: opcode.info().is_some_and(|info| info.position.ends()),
             dest_qp: Qpn::new(self.pair.qps[to]),
-            source_qp: None,
             psn: Psn::new(psn),
             payload_len: payload,
             wire_len: payload + 62,
-            dscp: None,
-            is_ce_marked: false,
-            icrc: IcrcVerdict::Ok,
-            is_cut: false,
-            is_header_cut: false,
-            unsplit: Unsplit::No,
-            aeth: None,
-            reth: None,
             digest: psn << 8 | u32::from(opcode.0),
-            cm: None,
-            sightings: None,
+            ..PacketFacts::send_only()
         }
     }
 

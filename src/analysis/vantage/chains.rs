@@ -180,7 +180,7 @@ fn align(sent: &[Sent], here: &[Sighting], spread: i64) -> Vec<Origin> {
     let none = Vec::new();
     let places_of = |identity: u32| places.get(&identity).unwrap_or(&none);
     let orders = orders(here);
-    let copies = find_copies(sent, here, &places_of, spread);
+    let copies = find_copies(sent, here, &orders, &places_of, spread);
     let mut origins = vec![Origin::Unseen; here.len()];
     let mut is_matched = vec![false; sent.len()];
     // Equal packets before this one are matched.
@@ -255,10 +255,12 @@ fn sent_until(places: &[usize], sent: &[Sent], time: i64) -> usize {
 }
 
 /// The sightings that follow an equal one at once, much sooner than equal packets were sent, which
-/// is not how much the time on the way differs: copies.
+/// is not how much the time on the way differs: copies. One that is only next to an equal one may
+/// as well be a transmission that was held back, if one before it has not arrived.
 fn find_copies<'p>(
     sent: &[Sent],
     here: &[Sighting],
+    orders: &[usize],
     places_of: &impl Fn(u32) -> &'p Vec<usize>,
     spread: i64,
 ) -> Vec<usize> {
@@ -273,7 +275,8 @@ fn find_copies<'p>(
             let spacing = all.windows(2).map(|pair| sent[pair[1]].due - sent[pair[0]].due).min();
             // One that was sent since may be this.
             let is_other = sent_until(places, sent, time) < end;
-            let is_next = !is_other && (before + 1 == at || gap < COPY_NANOS);
+            let is_next = before + 1 == at && orders[at] >= end;
+            let is_next = !is_other && (is_next || gap < COPY_NANOS);
             let is_sooner = |spacing: i64| gap < spacing / 4 && spacing > 4 * spread;
             if is_next && spacing.is_none_or(is_sooner) {
                 copies.push(seen.index);
@@ -422,6 +425,14 @@ mod tests {
         use Origin::{Copy, Sent};
         let origins = [Sent(0), Sent(1), Sent(2), Copy, Sent(3), Sent(4), Sent(5)];
         assert_eq!(aligned(&sent, &here), origins);
+    }
+
+    #[test]
+    fn packet_that_comes_right_behind_its_retransmission_is_no_copy() {
+        let sent = [(5, 0), (6, 144_000), (5, 152_000), (6, 152_100)];
+        let here = [(6, 148_000), (5, 154_200), (5, 156_000), (6, 156_100)];
+        use Origin::{Reordered, Sent};
+        assert_eq!(aligned(&sent, &here), [Sent(1), Reordered(0), Sent(2), Sent(3)]);
     }
 
     #[test]

@@ -5,38 +5,21 @@
 use std::net::Ipv4Addr;
 
 use super::*;
-use crate::analysis::Unsplit;
-use crate::wire::{Opcode, Psn, Qpn};
+use crate::wire::{Psn, Qpn};
 
 /// A SEND from host 1 to host 2, or the other way round, as a file sees it.
 fn seen(file: u16, time: u64, from: u8, psn: u32) -> PacketFacts {
+    let host = |last| Gid::from(Ipv4Addr::new(192, 0, 2, last));
     PacketFacts {
         frame: time,
-        train: None,
         file,
         time: Instant::from_nanos(time),
-        source: Gid::from(Ipv4Addr::new(192, 0, 2, from)),
-        destination: Gid::from(Ipv4Addr::new(192, 0, 2, 3 - from)),
-        tunnel: None,
-        source_port: 50_000,
-        opcode: Opcode::RC_SEND_ONLY,
-        ack_request: true,
+        source: host(from),
+        destination: host(3 - from),
         dest_qp: Qpn::new(from.into()),
-        source_qp: None,
         psn: Psn::new(psn),
-        payload_len: 100,
-        wire_len: 160,
-        dscp: None,
-        is_ce_marked: false,
-        icrc: IcrcVerdict::Ok,
-        is_cut: false,
-        is_header_cut: false,
-        unsplit: Unsplit::No,
-        aeth: None,
-        reth: None,
         digest: psn,
-        cm: None,
-        sightings: None,
+        ..PacketFacts::send_only()
     }
 }
 

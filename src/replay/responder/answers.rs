@@ -166,6 +166,11 @@ impl Track {
         if let State::Unknown(why) = self.state
             && let Err(verdict) = self.synchronize(it, why, world)
         {
+            if it.msn != Some(Msn::new(0)) {
+                // It tells that requests were executed that were not captured: what they wrote is
+                // unknown.
+                world.memory.note_activity(self.host, it.frame);
+            }
             return verdict;
         }
         let top = self.top.unwrap_or(self.epsn).max(self.epsn);

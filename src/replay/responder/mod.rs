@@ -197,7 +197,7 @@ impl Responders {
             self.world.note_landing(facts, host);
         }
         if info.service == Service::Uc && is_request {
-            self.world.forget_written(input, host);
+            self.world.forget_written(input, info, host);
         }
     }
 }

@@ -4,9 +4,9 @@ use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::rules;
 use super::target::Executor;
 use super::track::{Complaint, Suspect};
+use super::{Key, rules};
 use crate::analysis::{FlowNumber, PacketFacts};
 use crate::replay::judge::Input;
 use crate::replay::keys::Keys;
@@ -16,10 +16,15 @@ use crate::replay::session::{Established, Options};
 use crate::replay::survey::Survey;
 use crate::replay::verdict::{Step, Undecided, Verdict};
 use crate::time::Instant;
+use crate::wire::{OpcodeInfo, Operation, Psn};
 
 /// The longest WRITE of an unreliable connection whose place is remembered. A longer one makes all
 /// memory of its host unknown.
 const UNRELIABLE_WRITE_MAX: u32 = 1 << 20;
+
+/// Maximum number of WRITEs of unreliable connections that are followed. The packets of others make
+/// all memory of their host unknown.
+const UNRELIABLE_WRITES_MAX: usize = 4096;
 
 /// Longest time of a response on its way behind the capture point, in nanoseconds.
 const LANDING: Duration = Duration::from_millis(1);
@@ -41,6 +46,8 @@ pub(super) struct World {
     items_max: usize,
     /// Hosts to which data is on its way that they asked for, until when.
     landings: HashMap<HostId, Instant>,
+    /// PSN of the next packet of the WRITE that an unreliable connection sends.
+    unreliable_writes: HashMap<Key, Psn>,
     /// Connections whose set-up the user told, and that have not begun yet.
     established: Vec<Established>,
     /// Results of judging one answer: a mistake in the execution of a request, data that may be
@@ -69,6 +76,7 @@ impl World {
             items: 0,
             items_max: ALL_ITEMS_MAX / shards,
             landings: HashMap::new(),
+            unreliable_writes: HashMap::new(),
             established: options.connections.clone(),
             complaint: None,
             suspect: None,
@@ -76,9 +84,23 @@ impl World {
         }
     }
 
-    /// A WRITE of an unreliable connection changes memory at a time that no answer shows.
-    pub(super) fn forget_written(&mut self, input: &Input<'_>, host: HostId) {
-        let Some(reth) = input.facts.reth else { return };
+    /// A WRITE of an unreliable connection changes memory at a time that no answer shows. Where it
+    /// does is not known if the beginning of its message was not captured.
+    pub(super) fn forget_written(&mut self, input: &Input<'_>, info: &OpcodeInfo, host: HostId) {
+        if info.operation != Operation::Write {
+            return;
+        }
+        let (key, psn) = ((input.note.flow, input.note.sender), input.facts.psn);
+        let is_next = self.unreliable_writes.remove(&key) == Some(psn);
+        if !info.position.ends() && self.unreliable_writes.len() < UNRELIABLE_WRITES_MAX {
+            self.unreliable_writes.insert(key, psn.plus(1));
+        }
+        let Some(reth) = input.facts.reth else {
+            if !is_next {
+                self.memory.note_activity(host, input.facts.frame);
+            }
+            return;
+        };
         if reth.length > UNRELIABLE_WRITE_MAX {
             return self.memory.note_activity(host, input.facts.frame);
         }
