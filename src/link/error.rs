@@ -99,6 +99,42 @@ pub enum OpenError {
         /// The interface.
         interface: String,
     },
+    /// A TAP device needs a file of the system.
+    #[error(
+        "cannot open {path}: {source}; TAP devices need it: `modprobe tun`, in a container `--device {path}`, and the right to \
+         read and write it"
+    )]
+    Tun {
+        /// The file.
+        path: &'static str,
+        /// Error of the system.
+        source: io::Error,
+    },
+    /// A TAP device needs a capability, or another user has it.
+    #[error(
+        "tap:{name} needs the capability CAP_NET_ADMIN: run as root or in a network namespace of your own (`unshare -Urn`), or \
+         have root make the device for you: `ip tuntap add dev {name} mode tap user $USER`"
+    )]
+    TapPrivilege {
+        /// Name of the device.
+        name: String,
+    },
+    /// Another program has a TAP device.
+    #[error("another program has the TAP device {name}: end it, or use another name")]
+    TapInUse {
+        /// Name of the device.
+        name: String,
+    },
+    /// The program was built without a kind of link.
+    #[error(
+        "this program was built without {kind}: devices: build it with the feature `{feature}`"
+    )]
+    NotBuilt {
+        /// Kind of link.
+        kind: &'static str,
+        /// Feature that it needs.
+        feature: &'static str,
+    },
     /// The system forbids an operation.
     #[error("the system forbids {what}: a sandbox or a security policy is in the way ({source})")]
     Forbidden {

@@ -10,6 +10,7 @@
 //! | [`mem`] | a simulated network, with seeded faults, in virtual time |
 //! | [`udp`] | an ordinary UDP socket, for which no privilege is needed |
 //! | [`raw`] | whole frames on one interface; needs the capability `CAP_NET_RAW` |
+//! | `phy` | any device that smoltcp drives, TAP devices among them; with the feature `smoltcp` |
 //!
 //! Wrappers around any of them:
 //!
@@ -44,8 +45,11 @@ use crate::wire::{Batch, Gid, Path, Qpn, Received};
 
 mod address_fds;
 mod cable;
+mod cidr;
 mod error;
 pub mod fault;
+#[cfg(feature = "smoltcp")]
+mod framing;
 mod gid_table;
 mod holder;
 pub mod interface;
@@ -53,6 +57,8 @@ pub mod mem;
 mod monitor;
 mod named;
 mod netlink;
+#[cfg(feature = "smoltcp")]
+pub mod phy;
 pub mod raw;
 // For `tools/ibverbs`: no promise is made about it.
 #[doc(hidden)]
@@ -68,6 +74,7 @@ pub mod udp;
 
 pub use address_fds::AddressFds;
 pub use cable::cable;
+pub use cidr::Cidr;
 pub use error::OpenError;
 pub use gid_table::{GidRow, GidTable};
 pub use holder::Holder;

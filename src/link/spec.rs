@@ -1,4 +1,5 @@
-//! Specification of a soft NIC as text: `udp:10.0.0.1`, `raw:eth0`, `soft:eth0`.
+//! Specification of a soft NIC as text: `udp:10.0.0.1`, `raw:eth0`, `soft:eth0`,
+//! `tap:tap0@10.9.0.2/24`.
 //!
 //! ```
 //! use roce::link::Spec;
@@ -16,7 +17,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use super::interface::{Interface, gid, interfaces, is_link_local};
-use super::{Link, OpenError, raw, udp};
+use super::{Cidr, Link, OpenError, raw, udp};
 use crate::wire::Gid;
 
 /// A soft NIC, as a person writes it down.
@@ -29,6 +30,13 @@ pub enum Spec {
     /// A UDP socket on the first free address of an interface: the first that no other program has.
     /// On loopback 127.0.0.1 to 127.0.0.254 are tried, of which one only is listed.
     Soft(String),
+    /// A host of its own at the other end of a TAP device.
+    Tap {
+        /// Name of the kernel's interface.
+        name: String,
+        /// Addresses of the host, besides its link-local one.
+        addresses: Vec<Cidr>,
+    },
 }
 
 /// Error in the text of a [`Spec`].
@@ -44,13 +52,16 @@ pub enum SpecError {
     /// The text has no valid address.
     #[error("'{0}' is not an IP address; by interface it is soft:{0}")]
     Address(String),
+    /// A TAP device has something behind its name that is no list of addresses.
+    #[error("'{0}' is no list of addresses with prefixes: tap:NAME@10.9.0.2/24+fd09::2/64")]
+    TapAddresses(String),
     /// The kind is unknown.
     #[error("there is no device of the kind '{0}'; a device is {FORMS}")]
     Kind(String),
 }
 
 /// Forms of device names, for messages.
-const FORMS: &str = "udp:ADDRESS, raw:INTERFACE or soft:INTERFACE";
+const FORMS: &str = "udp:ADDRESS, raw:INTERFACE, soft:INTERFACE or tap:NAME@ADDRESS/PREFIX";
 
 impl FromStr for Spec {
     type Err = SpecError;
@@ -67,6 +78,7 @@ impl FromStr for Spec {
             }
             "raw" => Ok(Self::Raw(rest.to_owned())),
             "soft" => Ok(Self::Soft(rest.to_owned())),
+            "tap" => tap(rest),
             _ => Err(SpecError::Kind(kind.to_owned())),
         }
     }
@@ -78,6 +90,11 @@ impl fmt::Display for Spec {
             Self::Udp(address) => write!(f, "udp:{address}"),
             Self::Raw(interface) => write!(f, "raw:{interface}"),
             Self::Soft(interface) => write!(f, "soft:{interface}"),
+            Self::Tap { name, addresses } => {
+                write!(f, "tap:{name}")?;
+                let separators = ["@"].into_iter().chain(std::iter::repeat("+"));
+                addresses.iter().zip(separators).try_for_each(|(at, mark)| write!(f, "{mark}{at}"))
+            }
         }
     }
 }
@@ -133,6 +150,7 @@ impl Spec {
                 find_interface(name)?;
                 raw::open(&raw::Config::new(name))
             }
+            Self::Tap { name, addresses } => open_tap(name, addresses),
         }
     }
 
@@ -146,6 +164,8 @@ impl Spec {
     pub fn find_interface(&self) -> Option<Interface> {
         match self {
             Self::Raw(name) | Self::Soft(name) => find_interface(name).ok(),
+            // The interface is another host's end of the cable.
+            Self::Tap { .. } => None,
             Self::Udp(address) => {
                 let of_loopback = address.is_loopback() && address.is_ipv4();
                 let has =
@@ -160,13 +180,14 @@ impl Spec {
         match self {
             Self::Raw(name) => Ok(find_interface(name)?.gids()),
             Self::Udp(_) | Self::Soft(_) => Ok(vec![self.first_gid()?]),
+            Self::Tap { addresses, .. } => Ok(addresses.iter().map(|at| gid(at.address)).collect()),
         }
     }
 
     /// The interface that it names.
     pub fn interface(&self) -> Option<&str> {
         match self {
-            Self::Udp(_) => None,
+            Self::Udp(_) | Self::Tap { .. } => None,
             Self::Raw(name) | Self::Soft(name) => Some(name),
         }
     }
@@ -180,8 +201,32 @@ impl Spec {
                 let first = find_interface(name)?.gids().first().copied();
                 first.ok_or_else(|| OpenError::NoAddress(name.clone()))
             }
+            Self::Tap { name, addresses } => {
+                let first = addresses.first().map(|at| gid(at.address));
+                first.ok_or_else(|| OpenError::NoAddress(name.clone()))
+            }
         }
     }
+}
+
+/// Reads the name of a TAP device and its addresses.
+fn tap(text: &str) -> Result<Spec, SpecError> {
+    let (name, list) = text.split_once('@').map_or((text, None), |(name, list)| (name, Some(list)));
+    let list = list.into_iter().flat_map(|list| list.split('+'));
+    let addresses = list.map(str::parse).collect::<Result<_, ()>>();
+    let addresses = addresses.map_err(|()| SpecError::TapAddresses(text.to_owned()))?;
+    match name {
+        "" => Err(SpecError::Nothing("tap".to_owned())),
+        name => Ok(Spec::Tap { name: name.to_owned(), addresses }),
+    }
+}
+
+#[cfg(feature = "smoltcp")]
+use super::phy::open_tap;
+
+#[cfg(not(feature = "smoltcp"))]
+fn open_tap(_: &str, _: &[Cidr]) -> Result<Link, OpenError> {
+    Err(OpenError::NotBuilt { kind: "tap", feature: "smoltcp" })
 }
 
 fn find_interface(name: &str) -> Result<Interface, OpenError> {
@@ -241,7 +286,9 @@ mod tests {
 
     #[test]
     fn devices_are_read_and_print_as_they_are_written() {
-        for text in ["udp:10.0.0.1", "udp:fe80::1", "raw:eth0", "raw:eth0.100", "soft:lo"] {
+        let taps = ["tap:t0", "tap:t0@10.9.0.2/24", "tap:t0@10.9.0.2/24+fd09::2/64"];
+        let others = ["udp:10.0.0.1", "udp:fe80::1", "raw:eth0", "raw:eth0.100", "soft:lo"];
+        for text in taps.into_iter().chain(others) {
             assert_eq!(text.parse::<Spec>().unwrap().to_string(), text);
         }
         let bracketed: Spec = "udp:[::1]".parse().unwrap();
@@ -256,6 +303,10 @@ mod tests {
             ("udp:", "nothing follows"),
             ("udp:eth0", "soft:eth0"),
             ("raw:", "nothing follows"),
+            ("tap:", "nothing follows"),
+            ("tap:@10.9.0.2/24", "nothing follows"),
+            ("tap:t0@10.9.0.2", "tap:NAME@10.9.0.2/24"),
+            ("tap:t0@", "no list of addresses"),
             ("mlx5_0:1", "no device of the kind 'mlx5_0'"),
         ] {
             let error = text.parse::<Spec>().unwrap_err().to_string();

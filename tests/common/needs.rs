@@ -59,6 +59,21 @@ pub fn can_have_namespaces(test: &str) -> bool {
     }
 }
 
+/// Whether a test that needs a TAP device can run. If not, it is skipped, and the test program says
+/// so at its end.
+#[allow(dead_code, reason = "few tests have one")]
+#[must_use = "a test that cannot run returns"]
+pub fn can_have_tap(test: &str) -> bool {
+    let tun = std::fs::File::options().read(true).write(true).open("/dev/net/tun");
+    if tun.is_err() {
+        skip(
+            test,
+            "/dev/net/tun cannot be opened: `modprobe tun`, or Docker's --device /dev/net/tun",
+        );
+    }
+    tun.is_ok()
+}
+
 /// Tests that were skipped, and the reason for all of them.
 static SKIPPED: Mutex<Option<(&str, Vec<String>)>> = Mutex::new(None);
 

@@ -39,11 +39,11 @@
 pub mod bump;
 mod filter;
 mod frames;
-mod neighbor;
-mod packets;
+pub(super) mod neighbor;
+pub(super) mod packets;
 mod receive;
 mod send;
-mod sink;
+pub(super) mod sink;
 
 use std::io;
 use std::net::IpAddr;

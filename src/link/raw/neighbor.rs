@@ -27,7 +27,7 @@ const UNKNOWN_FOR: Duration = Duration::from_micros(100);
 
 /// Hardware addresses of neighbors.
 #[derive(Debug)]
-pub(super) struct Neighbors {
+pub(in crate::link) struct Neighbors {
     kernel: Option<Kernel>,
     /// Configured addresses, which hold for ever.
     fixed: Vec<(Gid, MacAddr)>,
@@ -43,14 +43,14 @@ struct Neighbor {
 
 impl Neighbors {
     /// Creates the table of an interface. Without `kernel`, those that were given alone.
-    pub(super) fn new(kernel: Option<Kernel>, fixed: &[(IpAddr, MacAddr)]) -> Self {
+    pub(in crate::link) fn new(kernel: Option<Kernel>, fixed: &[(IpAddr, MacAddr)]) -> Self {
         let fixed = fixed.iter().map(|(address, mac)| (gid(*address), *mac)).collect();
         Self { kernel, fixed, known: Vec::new() }
     }
 
     /// The hardware address that leads to `gid`, or `None` if the packet is to be left to the
     /// kernel.
-    pub(super) fn find(&mut self, now: Instant, gid: Gid) -> Option<MacAddr> {
+    pub(in crate::link) fn find(&mut self, now: Instant, gid: Gid) -> Option<MacAddr> {
         let at = self.known.iter().position(|known| known.gid == gid);
         if let Some(known) = at.and_then(|at| self.known.get(at)).filter(|known| now < known.until)
         {
@@ -90,7 +90,7 @@ impl Neighbors {
 }
 
 /// The address of a group, which follows from the group.
-fn multicast_mac(gid: Gid) -> Option<MacAddr> {
+pub(in crate::link) fn multicast_mac(gid: Gid) -> Option<MacAddr> {
     match address_of(gid) {
         IpAddr::V4(group) if group.is_multicast() => {
             let [_, b, c, d] = group.octets();
@@ -117,7 +117,7 @@ enum NextHop {
 
 /// The kernel's routes and neighbors, over a netlink socket.
 #[derive(Debug)]
-pub(super) struct Kernel {
+pub(in crate::link) struct Kernel {
     netlink: Netlink,
     index: u32,
 }
@@ -149,7 +149,7 @@ const NEIGHBOR_VALID: u16 = 0xde;
 
 impl Kernel {
     /// Asks about one interface.
-    pub(super) fn new(index: u32) -> io::Result<Self> {
+    pub(in crate::link) fn new(index: u32) -> io::Result<Self> {
         Ok(Self { netlink: Netlink::open()?, index })
     }
 

@@ -14,24 +14,24 @@ const DONT_FRAGMENT: [u8; 2] = [0x40, 0];
 
 /// Position of a valid packet, and its network header.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PacketInFrame {
+pub(in crate::link) struct PacketInFrame {
     /// Index of its frame.
-    pub(super) frame: usize,
+    pub(in crate::link) frame: usize,
     /// Offsets of the packet and of its ICRC in the frame.
-    pub(super) start: usize,
-    pub(super) end: usize,
-    pub(super) source: Gid,
-    pub(super) destination: Gid,
-    pub(super) source_port: u16,
-    pub(super) ecn: u8,
+    pub(in crate::link) start: usize,
+    pub(in crate::link) end: usize,
+    pub(in crate::link) source: Gid,
+    pub(in crate::link) destination: Gid,
+    pub(in crate::link) source_port: u16,
+    pub(in crate::link) ecn: u8,
     /// The IP header as it was on the wire, before the kernel coalesced packets.
-    pub(super) network: [u8; Ipv6::LEN],
-    pub(super) network_len: usize,
+    pub(in crate::link) network: [u8; Ipv6::LEN],
+    pub(in crate::link) network_len: usize,
 }
 
 /// Reason for which a frame or a packet was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(in crate::link) enum Refusal {
     Cut,
     OtherVlan,
     NotIp,
@@ -50,7 +50,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    pub(super) const ALL: [(Self, &'static str); 15] = [
+    pub(in crate::link) const ALL: [(Self, &'static str); 15] = [
         (Self::Cut, "rx_cut"),
         (Self::OtherVlan, "rx_other_vlan"),
         (Self::NotIp, "rx_not_ip"),
@@ -93,7 +93,7 @@ pub fn sound_packets(
 
 /// Headers of a frame that have been checked.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Headers {
+pub(in crate::link) struct Headers {
     source: Gid,
     destination: Gid,
     source_port: u16,
@@ -109,7 +109,7 @@ pub(super) struct Headers {
 
 /// Checks all headers before the BTH.
 #[inline]
-pub(super) fn check(
+pub(in crate::link) fn check(
     frame: &RingFrame,
     bytes: &[u8],
     vlan: Option<u16>,
@@ -215,7 +215,7 @@ impl Headers {
 
     /// Returns the packets of a frame: index and range.
     #[inline]
-    pub(super) fn segments(&self) -> impl Iterator<Item = (u16, Range<usize>)> + use<> {
+    pub(in crate::link) fn segments(&self) -> impl Iterator<Item = (u16, Range<usize>)> + use<> {
         let (start, end) = (self.start, self.end);
         let step = self.segment.unwrap_or(end - start).max(1);
         // An empty payload is one packet, which is refused.
@@ -226,7 +226,7 @@ impl Headers {
     /// Returns the packet at `range`, ICRC included, if it is valid, and whether its identification
     /// was as expected.
     #[inline]
-    pub(super) fn packet(
+    pub(in crate::link) fn packet(
         &self,
         prefixes: &mut Prefixes,
         bytes: &mut [u8],

@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_millis(100);
 
 /// The sockets of a link.
 #[derive(Debug)]
-pub(super) struct Sinks {
+pub(in crate::link) struct Sinks {
     /// Sockets that have their addresses.
     held: Vec<Socket>,
     /// Sockets whose addresses another program has, or that do not exist yet. They were made with
@@ -34,7 +34,7 @@ pub(super) struct Sinks {
 
 impl Sinks {
     /// Opens the sockets for the addresses of an interface.
-    pub(super) fn open(addresses: &[IpAddr], interface: u32) -> io::Result<Self> {
+    pub(in crate::link) fn open(addresses: &[IpAddr], interface: u32) -> io::Result<Self> {
         let (mut held, mut waiting) = (Vec::new(), Vec::new());
         for any in [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)] {
             // A machine may know but one version of IP.
@@ -60,7 +60,7 @@ impl Sinks {
     }
 
     /// Tries to take what another program had, if it is time to.
-    pub(super) fn retry(&mut self, now: Instant) {
+    pub(in crate::link) fn retry(&mut self, now: Instant) {
         if self.waiting.is_empty() || now < self.next {
             return;
         }
@@ -73,7 +73,7 @@ impl Sinks {
     }
 
     /// Returns the time of the next attempt, if there is one.
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+    pub(in crate::link) fn poll_timeout(&self) -> Option<Instant> {
         (!self.waiting.is_empty()).then_some(self.next)
     }
 }

@@ -88,7 +88,7 @@ fn address(at: *const libc::sockaddr) -> Option<Address> {
 }
 
 /// A request about an interface. A name that is too long is no interface's.
-fn request_about(name: &str) -> io::Result<libc::ifreq> {
+pub(super) fn request_about(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: it is made of numbers, bytes and pointers, for all of which zero is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.len() >= request.ifr_name.len() {

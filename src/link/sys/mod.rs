@@ -7,3 +7,5 @@ pub(super) mod ring;
 pub(super) mod shared_memory;
 pub(super) mod socket;
 pub(crate) mod thread;
+#[cfg(feature = "smoltcp")]
+pub(super) mod tun;
