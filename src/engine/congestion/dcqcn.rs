@@ -98,7 +98,7 @@ impl ReactionPoint {
             byte_reset: parameters.byte_reset.max(4096),
             threshold: parameters.threshold,
             ai,
-            hai: parameters.hai_rate.unwrap_or(ai.saturating_mul(5)),
+            hai: parameters.hai_rate.unwrap_or_else(|| ai.saturating_mul(5)),
             min: parameters.min_rate.unwrap_or(line / 400).clamp(1, line),
             cuts: 0,
             limiter: None,

@@ -18,6 +18,7 @@
 //! | `hpcc` | [`Hpcc`]: window by telemetry of switches | Li et al., SIGCOMM 2019 |
 //! | `choice` | [`Congestion`]: which of them, or one's own by a [`Factory`] | |
 //! | `text` | [`Congestion`] as text: `dcqcn:rp_time_reset=300,rp_ai_rate=5` | |
+//! | `settings` | [`Settings`]: options of commands and environments | |
 //! | `pacer` | [`Pacer`] | |
 //! | `wheel` | deadlines of paced queue pairs | |
 //! | `flow` | controller and pacer of one queue pair | |
@@ -47,6 +48,7 @@ mod flow;
 mod hpcc;
 mod nvidia;
 mod pacer;
+mod settings;
 mod swift;
 mod text;
 mod timely;
@@ -60,6 +62,7 @@ pub use dcqcn::Dcqcn;
 pub use hpcc::Hpcc;
 pub use nvidia::Nvidia;
 pub use pacer::Pacer;
+pub use settings::Settings;
 pub use swift::Swift;
 pub use text::{ParseCongestionError, Profile, parse_rate};
 pub use timely::Timely;

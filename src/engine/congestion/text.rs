@@ -31,7 +31,7 @@ impl FromStr for Profile {
 /// Error of a text that names no congestion control.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct ParseCongestionError(String);
+pub struct ParseCongestionError(pub(super) String);
 
 /// A parameter that a text can set, with its unit.
 enum Field<'a> {
@@ -135,6 +135,7 @@ impl Parameters for Timely {
             ("low", Field::Micros(&mut self.low)),
             ("high", Field::Micros(&mut self.high)),
             ("min_rtt", Field::Micros(&mut self.min_rtt)),
+            ("initial_rate", Field::Mega(&mut self.initial_rate)),
             ("ai_rate", Field::Mega(&mut self.ai_rate)),
             ("weight", Field::Number(&mut self.weight)),
             ("beta", Field::Number(&mut self.beta)),

@@ -17,6 +17,8 @@ pub struct Timely {
     pub high: Duration,
     /// Round-trip time of the path without queues.
     pub min_rtt: Duration,
+    /// Rate of a new queue pair, in bit/s; `None`: the line rate.
+    pub initial_rate: Option<u64>,
     /// Additive increase, in bit/s; `None`: a thousandth of the line rate.
     pub ai_rate: Option<u64>,
     /// Weight of a new difference of round-trip times, in 1024ths.
@@ -35,6 +37,7 @@ impl Default for Timely {
             low: Duration::from_micros(50),
             high: Duration::from_micros(500),
             min_rtt: Duration::from_micros(20),
+            initial_rate: None,
             ai_rate: None,
             weight: 896,
             beta: 819,
@@ -89,7 +92,7 @@ impl ReactionPoint {
             beta: u64::from(parameters.beta.min(1024)),
             hyper_after: parameters.hyper_after,
             min: parameters.min_rate.unwrap_or(line / 1000).clamp(1, line),
-            rate: line,
+            rate: parameters.initial_rate.unwrap_or(line).clamp(1, line),
             previous: None,
             difference: 0,
             increases: 0,
