@@ -56,6 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     seed_net(root)?;
     seed_group(root)?;
     seed_libroce(root)?;
+    seed_congestion(root)?;
     println!("{} frames", frames.len());
     Ok(())
 }
@@ -396,6 +397,16 @@ fn seed_cm(root: &Path) -> std::io::Result<()> {
             steps.extend([end, 2 + round, 1, 5, 0, 0, 2, 11, 0, 9]);
         }
         put(root, "cm", 1000 + usize::from(end), &steps)?;
+    }
+    Ok(())
+}
+
+/// Each controller by its name, with each event in turn.
+fn seed_congestion(root: &Path) -> std::io::Result<()> {
+    let names = ["dcqcn:rp_ai_rate=20", "timely:low=1", "swift", "hpcc", "fixed:1G", "none", "cnp"];
+    let events: Vec<u8> = (0..60).flat_map(|at: u8| [at % 6, 1, at, at % 40]).collect();
+    for (at, name) in names.iter().enumerate() {
+        put(root, "congestion", at, &[name.as_bytes(), b"\n", &events].concat())?;
     }
     Ok(())
 }

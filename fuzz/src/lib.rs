@@ -10,6 +10,7 @@ mod bench_control;
 mod bench_protocol;
 mod cm;
 mod conform;
+mod congestion;
 mod conversions;
 mod flows;
 mod honest;
@@ -28,6 +29,7 @@ mod replay;
 pub use bench_control::bench_control;
 pub use cm::cm;
 pub use conform::{conform_control, scenarios};
+pub use congestion::congestion;
 pub use conversions::conversions;
 pub use flows::flows;
 pub use hostile::hostile;
@@ -86,6 +88,7 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("group_hello", group_hello),
     ("group_link", group_link),
     ("libroce", libroce),
+    ("congestion", congestion),
 ];
 
 /// A frame of some link type: everything that is said of it.

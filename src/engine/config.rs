@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use super::congestion::Congestion;
 use super::cq::Cq;
 use super::recv_queue::RecvQueue;
 use super::send_queue::SendQueue;
@@ -42,8 +43,25 @@ pub struct Config {
     /// without a packet from it, the peer may use another. Turn it off for a peer that sends one
     /// connection's packets from several ports.
     pub pin_source_port: bool,
-    /// Minimum time between two CNPs of one queue pair.
+    /// Congestion control: the reaction point. CNPs are sent and counted without it, too.
+    pub congestion: Congestion,
+    /// Rate of the line, in bit/s: queue pairs that are controlled begin with it, and never exceed
+    /// it.
+    pub line_rate: u64,
+    /// Time for which a paced queue pair that was late may send faster, to catch up. A live NIC
+    /// sends trains and wakes late; a simulation has zero.
+    pub pacing_burst: Duration,
+    /// Whether data of connected queue pairs is ECN-capable.
+    pub ect: Ect,
+    /// Minimum time between two CNPs of one scope.
     pub cnp_interval: Duration,
+    /// Scope of that interval.
+    pub cnp_scope: CnpScope,
+    /// Differentiated services code point of CNPs if congestion control is on; otherwise they have
+    /// that of their queue pair.
+    pub cnp_dscp: u8,
+    /// Priority (service level) of CNPs if congestion control is on.
+    pub cnp_priority: u8,
     /// Maximum number of packets that one queue pair sends before the others, in round-robin order.
     pub quantum: usize,
     /// Maximum length of a raw frame, from its Ethernet header on; zero if there are no raw packet
@@ -55,10 +73,38 @@ pub struct Config {
     pub limits: Limits,
 }
 
+/// Scope of the interval between CNPs. NICs differ in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CnpScope {
+    /// One CNP of each queue pair in an interval.
+    #[default]
+    Qp,
+    /// One CNP to each peer.
+    Peer,
+    /// One CNP of the port.
+    Port,
+}
+
+/// Whether data of connected queue pairs is ECN-capable: switches mark no other packets. Datagrams
+/// have what their address handle says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ect {
+    /// ECT(0) if congestion control is on.
+    #[default]
+    Controlled,
+    /// ECT(0).
+    Always,
+    /// Traffic class as the program set it.
+    Never,
+}
+
 /// Time without a packet from a peer's source port after which another port is accepted. Less than
 /// the retransmission timeout that programs mostly set, so that a peer whose port changes loses one
 /// timeout.
 pub const PORT_SILENCE: Duration = Duration::from_millis(50);
+
+/// Rate of the line unless it is set, in bit/s.
+const LINE_RATE: u64 = 100_000_000_000;
 
 /// Limits of objects and queues.
 #[derive(Clone, Copy, Debug)]
@@ -145,6 +191,15 @@ const LIMIT_MIN: usize = 1024;
 const _: () = assert!(Limits::DEFAULT.sges < 64);
 
 impl Config {
+    /// Whether data of connected queue pairs is made ECN-capable.
+    pub(super) fn is_ect(&self) -> bool {
+        match self.ect {
+            Ect::Controlled => self.congestion.is_on(),
+            Ect::Always => true,
+            Ect::Never => false,
+        }
+    }
+
     /// Default configuration of a port with one GID.
     pub fn new(gid: Gid) -> Self {
         Self {
@@ -158,7 +213,14 @@ impl Config {
             advertise_credits: false,
             ack_delay: Duration::ZERO,
             pin_source_port: true,
+            congestion: Congestion::None,
+            line_rate: LINE_RATE,
+            pacing_burst: Duration::ZERO,
+            ect: Ect::default(),
             cnp_interval: Duration::from_micros(50),
+            cnp_scope: CnpScope::default(),
+            cnp_dscp: 48,
+            cnp_priority: 6,
             quantum: 16,
             frame_max: 0,
             qpns: QpnShare::ALL,

@@ -37,6 +37,12 @@ counters! {
     CnpSent = "np_cnp_sent",
     /// CNPs received.
     CnpReceived = "rp_cnp_handled",
+    /// CNPs from a peer in a state in which they are ignored, or from another address.
+    CnpIgnored = "rp_cnp_ignored",
+    /// Cuts of rates by congestion control.
+    RateCut = "rp_rate_cuts",
+    /// Times that a queue pair began to wait for its pacer.
+    PacedWait = "paced_waits",
     /// Dropped: shorter than its headers and padding.
     Truncated = "drop_truncated",
     /// Dropped: another version of the transport headers.

@@ -3,7 +3,10 @@
 use std::collections::VecDeque;
 
 use super::allocation::Promised;
+use super::classes::{Held, TransmitClasses};
+use super::cnp::CnpTimes;
 use super::config::Config;
+use super::congestion::{Hop, Wheel};
 use super::counters::{Counter, Counters};
 use super::cq::{Cq, Delivered, SendSlot};
 use super::keys::Keys;
@@ -32,6 +35,17 @@ pub(super) struct Env {
     pub(super) timers: Timers,
     pub(super) delayed_acks: DelayedAcks,
     pub(super) peer_windows: PeerWindows,
+    /// Wake-ups of queue pairs that wait for their pacers.
+    pub(super) pacing: Wheel,
+    /// Classes that may be transmitted now, and queue pairs with data of others.
+    pub(super) classes: TransmitClasses,
+    pub(super) held: Held,
+    /// Whether data may have to wait: congestion control is on, or a class is paused.
+    pub(super) may_hold_data: bool,
+    /// Times of the next CNPs, of scopes other than a queue pair.
+    pub(super) cnp_times: CnpTimes,
+    /// Telemetry of the packet that is being handled.
+    pub(super) telemetry: Vec<Hop>,
     /// Queue pairs that may have something to send, in round-robin order.
     pub(super) active: VecDeque<SlotId>,
     pub(super) events: VecDeque<Event>,
@@ -57,6 +71,12 @@ impl Env {
             timers: Timers::default(),
             delayed_acks: DelayedAcks::default(),
             peer_windows: PeerWindows::new(config.peer_window_bytes),
+            pacing: Wheel::default(),
+            classes: TransmitClasses::DATA,
+            held: Held::default(),
+            may_hold_data: config.congestion.is_on(),
+            cnp_times: CnpTimes::default(),
+            telemetry: Vec::new(),
             active: VecDeque::new(),
             events: VecDeque::new(),
             frames: VecDeque::new(),

@@ -46,11 +46,17 @@
 //! | `path` | path to a peer |
 //! | `frames` | frames of raw packet queue pairs |
 //! | `allocation` | fallible allocation, and the memory that is promised |
+//! | `congestion` | congestion control: controllers, pacer, deadlines of paced queue pairs |
+//! | `classes` | classes of packets, of which some may be paused |
+//! | `cnp` | intervals between CNPs |
 //! | `timers`, `counters`, `config` | deadlines, a counter for every drop, every limit |
 #![forbid(unsafe_code)]
 
 mod allocation;
+mod classes;
+mod cnp;
 mod config;
+pub mod congestion;
 mod counters;
 mod cq;
 mod env;
@@ -77,7 +83,8 @@ pub use crate::verbs::{
     PdHandle, QpCreate, QpHandle, SrqCreate, SrqHandle, XrcdHandle,
 };
 pub use crate::wire::{Batch, ICRC_ROOM, PACKET_MAX, Received, Train};
-pub use config::{Config, Limits, PORT_SILENCE};
+pub use classes::TransmitClasses;
+pub use config::{CnpScope, Config, Ect, Limits, PORT_SILENCE};
 pub use counters::{Counter, Counters};
 
 use crate::secret::SecretRandom;
@@ -85,6 +92,7 @@ use crate::table::{SlotId, Table};
 use crate::time::Instant;
 use crate::verbs::{DeviceTag, Mtu, PostError, RecvWr, SendWr, Wc, WrId};
 use crate::wire::{Bth, Gid, Opcode, Packet, Qpn, Service};
+use congestion::{HOPS_MAX, Hop};
 use cq::{Armed, Cq, SendSlot};
 use env::Env;
 use qp::Qp;
@@ -195,6 +203,21 @@ impl Engine {
         }
     }
 
+    /// Handles a packet that came at `now` with the telemetry of the switches on its path, in the
+    /// order of the path: of an ACK, that which its receiver got with the acknowledged packet. Only
+    /// simulations have it.
+    pub fn handle_packet_with_telemetry(
+        &mut self,
+        now: Instant,
+        received: &Received<'_>,
+        hops: &[Hop],
+    ) -> Disposition {
+        self.env.telemetry.extend_from_slice(hops.get(..HOPS_MAX).unwrap_or(hops));
+        let disposition = self.handle_packet(now, received);
+        self.env.telemetry.clear();
+        disposition
+    }
+
     /// Checks a packet in the order in which rxe does, and hands it to its queue pair.
     fn accept(&mut self, received: &Received<'_>) -> Result<(), Counter> {
         // Rule: W-51.2.
@@ -237,6 +260,7 @@ impl Engine {
             qp.handle_wakeup(wakeup, env);
         }
         self.end_delays(Some(now));
+        self.wake_paced(now);
     }
 
     /// Ends the delay of all delayed ACKs: they are sent with the next packets.
@@ -257,7 +281,7 @@ impl Engine {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let (timer, ack) = (self.env.timers.next(), self.env.delayed_acks.next());
-        timer.into_iter().chain(ack).min()
+        timer.into_iter().chain(ack).chain(self.env.pacing.next()).min()
     }
 
     /// Whether [`poll_transmit`](Self::poll_transmit) may have something.
@@ -270,7 +294,7 @@ impl Engine {
     /// pairs are served round-robin. May have more after any command or `handle_*`.
     #[must_use]
     pub fn poll_transmit(&mut self, now: Instant, batch: &mut Batch) -> usize {
-        self.transmit(now, batch, false)
+        self.transmit(now, batch, TransmitClasses::DATA, false)
     }
 
     /// Transmits as [`poll_transmit`](Self::poll_transmit) does, but the lone ACK of a queue pair
@@ -278,11 +302,23 @@ impl Engine {
     /// soon.
     #[must_use]
     pub fn poll_transmit_delaying_acks(&mut self, now: Instant, batch: &mut Batch) -> usize {
-        self.transmit(now, batch, true)
+        self.transmit(now, batch, TransmitClasses::DATA, true)
     }
 
-    fn transmit(&mut self, now: Instant, batch: &mut Batch, delay_acks: bool) -> usize {
-        self.env.advance(now);
+    fn transmit(
+        &mut self,
+        now: Instant,
+        batch: &mut Batch,
+        classes: TransmitClasses,
+        delay_acks: bool,
+    ) -> usize {
+        let now = self.env.advance(now);
+        if classes != self.env.classes {
+            self.set_classes(classes);
+        }
+        if !self.env.pacing.is_empty() {
+            self.wake_paced(now);
+        }
         let before = batch.len();
         while !batch.is_full() && !self.env.is_frame_queue_full() {
             let Some(slot) = self.env.active.pop_front() else { break };
@@ -294,6 +330,19 @@ impl Engine {
             }
         }
         batch.len() - before
+    }
+
+    /// Transmits as [`poll_transmit`](Self::poll_transmit) does, but of data only that of
+    /// `classes`: data of a priority that a peer has paused is held back, CNPs and ACKs pass. Queue
+    /// pairs with data of other classes wait until a call allows them.
+    #[must_use]
+    pub fn poll_transmit_class(
+        &mut self,
+        now: Instant,
+        batch: &mut Batch,
+        classes: TransmitClasses,
+    ) -> usize {
+        self.transmit(now, batch, classes, false)
     }
 
     /// Moves completions of a queue to `out`, oldest first; returns how many. May have more after

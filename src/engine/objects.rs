@@ -395,6 +395,9 @@ impl Engine {
         if qp.may_be_active() {
             self.env.active.retain(|other| *other != slot);
         }
+        if qp.is_held() {
+            self.env.held.remove(slot);
+        }
         if let Some((qp, env)) = self.split_handle(handle) {
             qp.release(env);
         }

@@ -171,7 +171,8 @@ impl Batch {
         // The last packet may begin just before the limit, and is padded before it is cut.
         batch.bytes.try_reserve_exact(room.min(bytes_max + PACKET_MAX + ICRC_ROOM) + 3)?;
         batch.ends.try_reserve_exact(packets_max)?;
-        batch.trains.try_reserve_exact(packets_max)?;
+        // Behind a packet with another path, the path of the next may be known without one.
+        batch.trains.try_reserve_exact(packets_max + 1)?;
         Ok(batch)
     }
 
@@ -304,6 +305,17 @@ impl Batch {
             start = end;
             Some((path?, packet))
         })
+    }
+
+    /// Returns the last packet, with the room behind it.
+    #[inline]
+    pub(crate) fn last(&self) -> &[u8] {
+        let (end, before) = match self.ends.as_slice() {
+            [.., before, end] => (*end, *before),
+            [end] => (*end, 0),
+            [] => (0, 0),
+        };
+        self.bytes.get(before..end).unwrap_or_default()
     }
 
     /// The bits in which the ICRC of packet `index` is wrong.

@@ -5,6 +5,8 @@
 //! cargo run --release --example bench-engine [send|post|scale|write]
 //! ```
 //!
+//! `ROCE_CC` and its like switch congestion control on: nothing is marked.
+//!
 //! What is compared takes turns in short slices, and of each the best slice counts: what else the
 //! machine does in between disturbs both alike. Bandwidth is told as a ratio against `memcpy` and
 //! `crc32fast` over the same bytes, twice, which is the least that sender and receiver have to do.
@@ -21,6 +23,7 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant as Clock};
 
+use roce::engine::congestion::Settings;
 use roce::engine::{Config, CqHandle, Engine, MrAttr, MrHandle, QpCreate, QpHandle};
 use roce::memory::Buffer;
 use roce::time::Instant;
@@ -76,7 +79,10 @@ struct Side {
 impl Side {
     fn new(number: u8, qps: usize, size: usize) -> Self {
         let gid = Gid::from(Ipv4Addr::new(192, 0, 2, number));
-        let mut engine = Engine::new(Config::new(gid), u64::from(number));
+        let mut config = Config::new(gid);
+        let option = |name: &str| std::env::var(Settings::variable(name)).ok();
+        Settings::read(option).unwrap().apply(&mut config);
+        let mut engine = Engine::new(config, u64::from(number));
         let pd = engine.create_pd().unwrap();
         let cq = engine.create_cq(1 << 16).unwrap();
         let depth = if qps > 1 { SMALL } else { BURST as u32 * 2 };

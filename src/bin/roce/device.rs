@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use clap::Args;
 use roce::device::Device;
+use roce::engine::congestion::Settings;
 use roce::link::interface::gid;
 use roce::link::{self, SpecError};
 use roce::nic::SoftNic;
@@ -46,22 +47,71 @@ impl fmt::Display for Spec {
     }
 }
 
-/// The way of packets to programs on this machine.
-#[derive(Clone, Copy, Debug, Default, Args)]
-pub(crate) struct SharedMemoryArgs {
+/// Options of soft NICs.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct SoftNicArgs {
     /// Send packets to programs on this machine through the kernel, too, and not through shared
     /// memory; so does ROCE_SHM=off.
     #[arg(long)]
     no_shm: bool,
+
+    #[command(flatten)]
+    congestion: CongestionArgs,
+}
+
+/// Options of congestion control of soft NICs.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct CongestionArgs {
+    /// Congestion control of soft NICs: none, dcqcn, timely, swift, hpcc or fixed:RATE, with
+    /// parameters, as in dcqcn:rp_time_reset=300,rp_ai_rate=5
+    #[arg(long, env = "ROCE_CC", hide_env = true, value_name = "NAME[:PARAMETERS]")]
+    cc: Option<String>,
+
+    /// Rules and parameters of dcqcn: paper or nvidia
+    #[arg(long, env = "ROCE_CC_PROFILE", hide_env = true, value_name = "PROFILE")]
+    cc_profile: Option<String>,
+
+    /// Rate of the link, at which controlled queue pairs begin, such as 25G
+    #[arg(long, env = "ROCE_LINE_RATE", hide_env = true, value_name = "RATE")]
+    line_rate: Option<String>,
+
+    /// Whether data is ECN-capable: ect0 or off; without it, if --cc is on
+    #[arg(long, env = "ROCE_ECN", hide_env = true, value_name = "ECT")]
+    ecn: Option<String>,
+
+    /// CNPs that are sent: scope=qp, peer or port, interval=50us, dscp=48, priority=6
+    #[arg(long, env = "ROCE_CNP", hide_env = true, value_name = "OPTIONS")]
+    cnp: Option<String>,
+}
+
+impl CongestionArgs {
+    /// Returns an option's text.
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        match name {
+            "cc" => self.cc.as_deref(),
+            "cc-profile" => self.cc_profile.as_deref(),
+            "line-rate" => self.line_rate.as_deref(),
+            "ecn" => self.ecn.as_deref(),
+            "cnp" => self.cnp.as_deref(),
+            _ => None,
+        }
+        .filter(|text| !text.is_empty())
+    }
+
+    /// Returns the options, or an error if one is wrong.
+    pub(crate) fn settings(&self) -> anyhow::Result<Settings> {
+        Settings::read(|name| self.text(name).map(str::to_owned)).context("congestion control")
+    }
 }
 
 /// Starts a device.
-pub(crate) fn start(spec: &Spec, memory: SharedMemoryArgs) -> anyhow::Result<Arc<dyn Device>> {
+pub(crate) fn start(spec: &Spec, soft: &SoftNicArgs) -> anyhow::Result<Arc<dyn Device>> {
     match spec {
         Spec::Soft(at) => {
-            let link = if memory.no_shm { at.open_without_shared_memory() } else { at.open(None) };
+            let settings = soft.congestion.settings()?;
+            let link = if soft.no_shm { at.open_without_shared_memory() } else { at.open(None) };
             let link = link.with_context(|| format!("-d {spec}"))?;
-            let nic = SoftNic::start(link);
+            let nic = SoftNic::start_with(link, |config| settings.apply(config));
             Ok(Arc::new(nic.with_context(|| format!("cannot start a NIC on {spec}"))?))
         }
         Spec::Verbs(name) => {
@@ -90,11 +140,8 @@ pub(crate) fn address_of(device: &dyn Device, named: Option<u8>) -> Option<IpAdd
 
 /// Starts a soft NIC on an address of this host. If a program that does not share it has a
 /// loopback address, it takes the first one that is free.
-pub(crate) fn start_at(
-    address: IpAddr,
-    memory: SharedMemoryArgs,
-) -> anyhow::Result<Arc<dyn Device>> {
-    let at = |address| start(&Spec::Soft(link::Spec::Udp(address)), memory);
+pub(crate) fn start_at(address: IpAddr, soft: &SoftNicArgs) -> anyhow::Result<Arc<dyn Device>> {
+    let at = |address| start(&Spec::Soft(link::Spec::Udp(address)), soft);
     let loopback = (1..=254).map(|last| IpAddr::from([127, 0, 0, last]));
     let others = loopback.filter(|_| address.is_loopback() && address.is_ipv4());
     let started = at(address);
@@ -188,7 +235,7 @@ mod tests {
     #[test]
     fn a_real_device_that_is_not_there_is_named_with_the_cure() {
         let spec = Spec::Verbs("roce-none0".to_owned());
-        let error = format!("{:#}", start(&spec, SharedMemoryArgs::default()).unwrap_err());
+        let error = format!("{:#}", start(&spec, &SoftNicArgs::default()).unwrap_err());
         assert!(error.starts_with("-d verbs:roce-none0: "), "{error}");
         let cures = ["this machine has", "libibverbs1", "ib_uverbs"];
         assert!(cures.iter().any(|cure| error.contains(cure)), "{error}");

@@ -230,6 +230,11 @@ static RUN: Sections = Sections {
             "ROCE_DEVICES, ROCE_PCAP, ROCE_FAULT, ROCE_SHM",
             "What --device, --pcap, --fault and --no-shm (off) pass to the library.",
         ),
+        (
+            "ROCE_CC, ROCE_CC_PROFILE, ROCE_LINE_RATE, ROCE_ECN, ROCE_CNP",
+            "What --cc, --cc-profile, --line-rate, --ecn and --cnp pass to the library.",
+        ),
+        ("ROCE_COUNTERS", "A file to append the counters of a device to when it is closed."),
     ],
     see_also: "roce(1), roce-devices(1), roce-decode(1), ibv_devinfo(1), ib_write_bw(1), verbs(7)",
 };

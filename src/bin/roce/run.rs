@@ -14,8 +14,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
+use roce::engine::congestion::Settings;
 use roce::link::{NamedSpec, fault};
 
+use crate::device::CongestionArgs;
 use crate::outfile;
 use crate::output::say;
 
@@ -43,6 +45,7 @@ EXAMPLES
   roce run --device soft:lo -- rping -c -a 127.0.0.1 -v -C 3
   roce run --device mlx5_0=soft:lo -- ./program-that-insists-on-mlx5_0
   roce run --pcap /tmp/it.pcapng --fault loss=1% -- ./my-rdma-program
+  roce run --cc dcqcn --line-rate 10G -- ib_write_bw -x 0 192.0.2.1
   roce run -- python3 -m pytest tests/
   roce run --device soft:lo -- mpirun -np 2 --mca pml ucx -x UCX_TLS=ib,self ./my-mpi-program
 
@@ -94,6 +97,9 @@ pub(crate) struct Args {
     #[arg(long)]
     no_shm: bool,
 
+    #[command(flatten)]
+    congestion: CongestionArgs,
+
     /// Do not say which devices the program has
     #[arg(short, long)]
     quiet: bool,
@@ -140,6 +146,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let pcap = args.pcap.as_deref().map(|file| prepare_capture(file, &first)).transpose()?;
     set(&mut command, "ROCE_PCAP", pcap.map(Into::into));
     set(&mut command, "ROCE_FAULT", args.fault.as_ref().map(|fault| fault.to_string().into()));
+    args.congestion.settings()?;
+    for name in Settings::NAMES {
+        set(&mut command, &Settings::variable(name), args.congestion.text(name).map(Into::into));
+    }
     if args.no_shm {
         command.env("ROCE_SHM", "off");
     }

@@ -12,11 +12,11 @@
 
 use std::collections::VecDeque;
 
-use super::super::Counter;
 use super::super::env::Env;
 use super::super::keys::Refusal;
 use super::super::send_queue::packets;
 use super::super::sge::Outgoing as _;
+use super::super::{CnpScope, Counter};
 use super::attr::Attributes;
 use super::tx::{pad_for, position};
 use crate::table::SlotId;
@@ -25,8 +25,8 @@ use crate::verbs::{Access, QpType};
 use crate::wire::aeth::{Answer, Credits, NakCode};
 use crate::wire::batch::{Batch, Draft};
 use crate::wire::{
-    AethRepr, AtomicAckEthRepr, BthRepr, CnpRepr, Headers, Msn, Opcode, Operation, Position, Psn,
-    RKey,
+    AethRepr, AtomicAckEthRepr, BthRepr, CnpRepr, Gid, Headers, Msn, Opcode, Operation, Path,
+    Position, Psn, RKey,
 };
 
 /// Opcodes of READ responses, by position.
@@ -117,6 +117,16 @@ impl ResponseQueue {
         self.cnp_pending || self.newest.is_some()
     }
 
+    /// Whether the next packet is data of a READ response.
+    #[inline]
+    pub(super) fn is_data_next(&self) -> bool {
+        !self.cnp_pending
+            && matches!(
+                self.earlier.front().or(self.newest.as_ref()),
+                Some(PendingResponse::Read { .. })
+            )
+    }
+
     /// Number of pending responses.
     fn len(&self) -> usize {
         self.earlier.len() + usize::from(self.newest.is_some())
@@ -193,12 +203,17 @@ impl ResponseQueue {
         self.push(PendingResponse::Ack { psn, msn, kind });
     }
 
-    /// Notes that a packet carried the mark "congestion experienced"; returns whether a CNP is to
-    /// be sent for it. There is at most one in each `cnp_interval`.
-    pub(super) fn request_cnp(&mut self, env: &Env) -> bool {
-        let due = env.now >= self.cnp_after;
+    /// Notes that a packet from `peer` carried the mark "congestion experienced"; returns whether a
+    /// CNP is to be sent for it. There is at most one in each `cnp_interval` of its scope.
+    pub(super) fn request_cnp(&mut self, peer: Gid, env: &mut Env) -> bool {
+        let after = match env.config.cnp_scope {
+            CnpScope::Qp => &mut self.cnp_after,
+            CnpScope::Peer => env.cnp_times.of_peer(peer, env.now),
+            CnpScope::Port => env.cnp_times.of_port(),
+        };
+        let due = env.now >= *after;
         if due {
-            self.cnp_after = env.now.saturating_add(env.config.cnp_interval);
+            *after = env.now.saturating_add(env.config.cnp_interval);
             self.cnp_pending = true;
         }
         due
@@ -400,10 +415,16 @@ fn append_read(
 fn send_cnp(attr: &Attributes, env: &mut Env, batch: &mut Batch) {
     let bth = BthRepr::new(Opcode::CNP, attr.dest, Psn::new(0));
     let bth = BthRepr { becn: true, pkey: attr.pkey, ..bth };
+    if env.config.congestion.is_on() {
+        // A CNP that waited behind data, or was marked itself, would come too late.
+        let traffic_class = env.config.cnp_dscp << 2;
+        batch.set_path(&Path { traffic_class, sl: env.config.cnp_priority & 7, ..attr.path });
+    }
     let mut draft = batch.draft();
     draft.put(bth.emit().as_bytes());
     draft.put(CnpRepr {}.emit().as_bytes());
     draft.finish();
+    batch.set_path(&attr.path);
     env.count(Counter::CnpSent);
     env.count(Counter::Sent);
 }

@@ -9,6 +9,7 @@
 //! | `mod` | `Qp`: checks before a packet reaches a side, round-robin quantum, errors |
 //! | `attr` | identity, state and attributes |
 //! | `modify` | state transitions: `modify_qp`, `query_qp` |
+//! | `flow` | congestion control, and data that is held back |
 //! | `tx` | send queue, PSN window, go-back-N, retransmission timeout, what ACKs complete |
 //! | `rx` | checks of requests, execution, responder resources |
 //! | `ack` | pending responses, delayed ACK |
@@ -17,6 +18,7 @@
 
 mod ack;
 mod attr;
+mod flow;
 mod modify;
 mod raw;
 mod rx;
@@ -28,6 +30,7 @@ pub(super) use attr::Attributes;
 
 use super::Counter;
 use super::config::OBJECT_BYTES;
+use super::congestion::Flow;
 use super::env::Env;
 use super::peer_port::PeerPort;
 use crate::memory::prefetch;
@@ -39,6 +42,7 @@ use crate::verbs::{
 };
 use crate::wire::batch::Batch;
 use crate::wire::{Bth, Opcode, OpcodeInfo, Packet, Psn, Qpn, Received, Role};
+use flow::{CONGESTION_EXPERIENCED, Evidence};
 use rx::Rx;
 use tx::{ResponseOutcome, Step, Tx};
 
@@ -67,6 +71,10 @@ pub(super) struct Qp {
     /// Whether the peer sent a CNP and [`poll_congestion`](super::Engine::poll_congestion) has not
     /// reported it since.
     congested: bool,
+    /// Whether it is among those with data of a paused class.
+    held: bool,
+    /// Congestion control, while it needs some.
+    cc: Option<Box<Flow>>,
     attr: Attributes,
     tx: Tx,
     port: PeerPort,
@@ -90,6 +98,8 @@ impl Qp {
             scheduled: false,
             requests_first: false,
             congested: false,
+            held: false,
+            cc: None,
             attr: Attributes::new(pd, create),
             tx: Tx::new(send_depth),
             port: PeerPort::default(),
@@ -257,10 +267,14 @@ impl Qp {
         }
         self.note_congestion(received.ecn, env);
         let before = self.progress();
+        let evidence = self.cc.is_some().then(|| Evidence::new(env));
         if info.role == Role::Request {
             self.handle_request(packet, env);
         } else {
             self.handle_response(packet, env);
+        }
+        if let Some(evidence) = evidence {
+            self.note_response(before.1, evidence, received.ecn, env);
         }
         if self.progress() != before {
             self.port.learn(received.source_port, env.now);
@@ -299,12 +313,17 @@ impl Qp {
         env: &mut Env,
     ) -> Result<bool, Counter> {
         if !self.is_from_peer(received) {
+            env.count(Counter::CnpIgnored);
             return Err(Counter::WrongPeer);
         }
         if !self.attr.rules().requests && !self.attr.rules().responses {
+            env.count(Counter::CnpIgnored);
             return Err(Counter::WrongState);
         }
         env.count(Counter::CnpReceived);
+        if env.config.congestion.is_on() {
+            self.note_cnp(env);
+        }
         Ok(!core::mem::replace(&mut self.congested, true))
     }
 
@@ -371,12 +390,12 @@ impl Qp {
 
     /// Sends a CNP for a packet that a switch marked.
     fn note_congestion(&mut self, ecn: u8, env: &mut Env) {
-        const CONGESTION_EXPERIENCED: u8 = 3;
         if ecn != CONGESTION_EXPERIENCED {
             return;
         }
         env.count(Counter::CongestionMarked);
-        if self.rx.responses().request_cnp(env) {
+        let peer = self.attr.path.destination;
+        if self.rx.responses().request_cnp(peer, env) {
             self.schedule(env);
         }
     }
@@ -386,8 +405,12 @@ impl Qp {
         if !self.tx.timer_expired(wakeup, &self.attr, env) {
             return;
         }
+        let evidence = self.cc.is_some().then(|| Evidence::new(env));
         let handled = self.tx.handle_timer(&self.attr, env);
         self.check(handled, env);
+        if let Some(evidence) = evidence {
+            self.note_response(self.tx.una(), evidence, 0, env);
+        }
         self.schedule(env);
     }
 
@@ -405,6 +428,9 @@ impl Qp {
         self.scheduled = false;
         let quantum = self.send_quantum(delay_acks, env, batch);
         self.tx.wake_next(env);
+        if env.may_hold_data && quantum == Quantum::NothingLeft {
+            self.hold_data(env);
+        }
         if quantum == Quantum::UsedUp {
             self.schedule(env);
         }
@@ -427,20 +453,24 @@ impl Qp {
             if batch.is_full() {
                 break;
             }
-            if !requests_first && self.rx.responses().is_pending() {
-                let sent = self.rx.transmit_response(&self.attr, env, batch);
-                self.check(sent, env);
+            let held = env.may_hold_data && self.is_data_held(env);
+            if !requests_first && self.may_respond(held) {
+                self.transmit_response(env, batch);
                 continue;
             }
             only_responses = false;
-            match self.tx.transmit_next(&self.attr, env, batch) {
+            let step = match held {
+                true => Ok(Step::Blocked),
+                false => self.transmit_request(env, batch),
+            };
+            match step {
                 Ok(Step::Done) => {}
                 Err(failure) => self.fail_with(failure, env),
                 Ok(Step::Blocked) => {
-                    let responses = self.rx.responses();
-                    if !responses.is_pending() {
+                    if !self.may_respond(held) {
                         return Quantum::NothingLeft;
                     }
+                    let responses = self.rx.responses();
                     let may_delay =
                         responses.is_ack_delayed() || delay_acks && batch.len() > before;
                     if lone_ack
@@ -495,6 +525,7 @@ impl Qp {
         self.tx.stop();
         self.tx.flush(&self.attr, env);
         self.rx.flush(&self.attr, env);
+        self.end_flow(env);
         if self.attr.srq.is_some() || self.attr.kind == QpType::XrcRecv {
             self.attr.raise(EventType::QpLastWqeReached, env);
         }
@@ -519,6 +550,7 @@ impl Qp {
             self.tx.set_notify_drained(new.en_sqd_async_notify);
         }
         self.attr.derive(&mut self.requested, env);
+        self.limit_window(env);
         self.enter(to, env);
         Ok(())
     }
@@ -560,6 +592,7 @@ impl Qp {
         }
         self.tx.reset(env);
         self.rx.reset();
+        self.end_flow(env);
         self.port = PeerPort::default();
         self.requests_first = false;
         self.requested = QpAttr { cap: self.requested.cap, ..QpAttr::default() };
@@ -584,6 +617,7 @@ impl Qp {
     pub(super) fn release(&mut self, env: &mut Env) {
         self.rx.release_begun(env);
         self.tx.remove(&self.attr, env);
+        self.end_flow(env);
     }
 }
 

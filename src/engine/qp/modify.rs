@@ -5,6 +5,7 @@
 //! unless everything is valid.
 
 use super::super::Engine;
+use super::super::config::Config;
 use super::super::env::Env;
 use super::super::path::path_to;
 use super::attr::Attributes;
@@ -13,6 +14,9 @@ use crate::verbs::{
     QpState, QpType, bring_up, transition,
 };
 use crate::wire::{PKey, QKey};
+
+/// ECN-capable transport, as the code point that senders use.
+const ECT0: u8 = 2;
 
 impl Engine {
     /// Changes the attributes of a queue pair that `mask` names. If the mask has the state, the
@@ -172,10 +176,21 @@ impl Attributes {
         (self.min_rnr_timer, self.qkey) = (requested.min_rnr_timer, requested.qkey);
         self.access = requested.qp_access_flags;
         self.mtu = u32::try_from(requested.path_mtu.bytes()).expect("an MTU is small");
-        self.window = (config.window_bytes / self.mtu).clamp(1, config.window_packets);
-        self.loss_window = (config.loss_window_bytes / self.mtu).clamp(1, self.window);
+        self.limit_window(u64::MAX, config);
         if let Some(path) = path_to(&requested.ah_attr, self.qpn, self.dest, env) {
             self.path = path;
+            // A program that made its packets ECN-capable by itself keeps its code point.
+            if self.kind.is_connected() && config.is_ect() && path.traffic_class & 3 == 0 {
+                self.path.traffic_class |= ECT0;
+            }
         }
+    }
+
+    /// Sets the windows to what the configuration allows, and congestion control: `bytes`.
+    pub(super) fn limit_window(&mut self, bytes: u64, config: &Config) {
+        let limit = u32::try_from(bytes.div_ceil(self.mtu.into())).unwrap_or(u32::MAX);
+        self.window = (config.window_bytes / self.mtu).clamp(1, config.window_packets);
+        self.window = self.window.min(limit.max(1));
+        self.loss_window = (config.loss_window_bytes / self.mtu).clamp(1, self.window);
     }
 }

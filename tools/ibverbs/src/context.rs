@@ -215,6 +215,9 @@ unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         let open = ptr::from_ref(unsafe { Context::of(context) }?).cast_mut();
         registry::remove::<Context, _>(context)?;
         // SAFETY: it is open until this is done.
+        let closing = unsafe { &*open };
+        crate::env::report_counters(&closing.nic, &closing.device.name);
+        // SAFETY: it is open until this is done.
         if unsafe { (*open).destroy_objects() } {
             // The program may still try what it has, and reads tables of functions here: their
             // memory stays, and every call is refused.

@@ -231,9 +231,12 @@ impl Device {
                 };
                 env::failed(&error, code)
             })?;
-            let pin = env::pins_source_port();
+            let (pin, settings) = (env::pins_source_port(), env::congestion()?);
             let link = env::wrap(link, &self.name)?;
-            Ok(SoftNic::start_with(link, |config| config.pin_source_port = pin)?)
+            Ok(SoftNic::start_with(link, |config| {
+                config.pin_source_port = pin;
+                settings.apply(config);
+            })?)
         })?;
         let (closed, addresses) = (Acks::default(), started.address_fds());
         started.keep_until_closed(Closing::new(&closed));

@@ -10,6 +10,9 @@
 //! - `ROCE_FAULT`: what happens to packets: `loss=1%,delay=10us`.
 //! - `ROCE_PIN_SOURCE_PORT=off`: take packets of a connection from any UDP source port of its peer,
 //!   for peers that send from several.
+//! - `ROCE_CC`, `ROCE_CC_PROFILE`, `ROCE_LINE_RATE`, `ROCE_ECN`, `ROCE_CNP`: congestion control, as
+//!   `roce run --cc` and its like take it: `ROCE_CC=dcqcn:rp_ai_rate=5`.
+//! - `ROCE_COUNTERS`: a file to append the counters of a device to when it is closed.
 //! - `ROCE_LOG`: a file to write into why a device cannot be listed or opened, which C gets a
 //!   number for only.
 //!
@@ -28,7 +31,9 @@ use std::os::fd::AsRawFd;
 use std::sync::Once;
 use std::time::SystemTime;
 
+use roce::engine::congestion::Settings;
 use roce::link::{Link, NamedSpec, Spec, fault, tap};
+use roce::nic::SoftNic;
 use roce::time::Instant;
 
 use crate::call::{Failed, Result};
@@ -53,6 +58,25 @@ pub(crate) fn devices_are_default() -> bool {
 /// Whether packets of a connection are taken from one UDP source port only.
 pub(crate) fn pins_source_port() -> bool {
     variable("ROCE_PIN_SOURCE_PORT").is_none_or(|value| !matches!(&*value, "off" | "0" | "no"))
+}
+
+/// Returns the options of congestion control.
+pub(crate) fn congestion() -> Result<Settings> {
+    let settings = Settings::read(|name| variable(&Settings::variable(name)));
+    settings.map_err(|error| failed(&error, libc::EINVAL))
+}
+
+/// Appends the counters of a device that is closed to the file that was asked for: a line each,
+/// those that are zero left out.
+pub(crate) fn report_counters(nic: &SoftNic, device: &str) {
+    let Some(path) = variable("ROCE_COUNTERS") else { return };
+    let mut text = String::new();
+    for (counter, count) in nic.counters().iter().filter(|(_, count)| *count > 0) {
+        text.push_str(&format!("{device} {} {count}\n", counter.name()));
+    }
+    // One write, because several processes may append.
+    let file = File::options().append(true).create(true).open(path);
+    let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
 }
 
 /// Puts around a link what the environment asks for. A tap belongs inside: it sees what goes out,

@@ -56,6 +56,47 @@ enum Kind {
     Delay(Duration),
     Mtu(usize),
     Cut(Duration, Option<Duration>),
+    Rate(Bottleneck),
+}
+
+/// Egress port of a switch: a rate, and a queue that marks packets and drops those for which it has
+/// no room.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Bottleneck {
+    /// Rate, in bit/s.
+    rate: u64,
+    /// Bytes that may wait.
+    queue: u64,
+    /// Bytes in the queue from which on packets are marked, and those at which `pmax` of them are;
+    /// above, all are.
+    kmin: u64,
+    kmax: u64,
+    pmax: f64,
+}
+
+/// Bytes of a frame beyond its IP packet: Ethernet header and FCS, preamble and gap.
+const FRAME_OVERHEAD: u64 = 14 + 4 + 20;
+
+impl Bottleneck {
+    /// Lets a packet into the queue of which `left` is the time until it is empty.
+    fn enter(self, left: Duration, packet: &Packet, random: &mut Random, effect: &mut Effect) {
+        let waiting = left.as_nanos() * u128::from(self.rate) / 8_000_000_000;
+        let waiting = u64::try_from(waiting).unwrap_or(u64::MAX);
+        let bytes = packet.ip_len as u64 + FRAME_OVERHEAD;
+        if waiting + bytes > self.queue {
+            effect.dropped = Some("queue");
+            return;
+        }
+        let share = match waiting {
+            _ if waiting <= self.kmin => 0.0,
+            _ if waiting <= self.kmax => {
+                self.pmax * (waiting - self.kmin) as f64 / (self.kmax - self.kmin) as f64
+            }
+            _ => 1.0,
+        };
+        effect.marked |= random.chance(share);
+        effect.delay = left + Duration::from_nanos(bytes * 8_000_000_000 / self.rate);
+    }
 }
 
 /// Packets to which a fault applies that is for some only.
@@ -79,6 +120,8 @@ struct Fault {
     /// Number of selected packets so far, and left of a burst, by direction.
     seen: [u64; 2],
     left: [u64; 2],
+    /// Times at which the queues of a bottleneck are empty.
+    empty: [Option<Instant>; 2],
 }
 
 impl Fault {
@@ -152,6 +195,14 @@ impl Faults {
                     effect.dropped = Some("cut");
                 }
                 Kind::Mtu(_) | Kind::Cut(..) => {}
+                Kind::Rate(port) => {
+                    let empty = &mut fault.empty[direction.index()];
+                    let left = empty.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
+                    port.enter(left, packet, &mut self.random, &mut effect);
+                    if effect.dropped.is_none() {
+                        *empty = Some(now + effect.delay);
+                    }
+                }
                 _ if !is_unharmed => {}
                 Kind::Loss => effect.dropped = Some("loss"),
                 Kind::Corrupt => effect.corrupt = Some(self.random.below(packet.bits())),
@@ -176,6 +227,8 @@ fn fault(word: &str) -> Result<Fault, String> {
     let (name, value) = first.split_once('=').map_or((first, None), |(k, v)| (k, Some(v)));
     let (mut opcodes, mut index, mut burst) = (Vec::new(), None, 1);
     let (mut reordering, mut lasts) = (None, None);
+    let mut port =
+        Bottleneck { rate: 0, queue: u64::MAX, kmin: u64::MAX, kmax: u64::MAX, pmax: 1.0 };
     for part in parts {
         let (key, value) = part.split_once('=').ok_or_else(|| format!("{part} has no value"))?;
         match key {
@@ -185,7 +238,16 @@ fn fault(word: &str) -> Result<Fault, String> {
             "packets" => reordering = Some(Reordering::Packets(number(value)?)),
             "time" => reordering = Some(Reordering::Time(time(value)?)),
             "for" => lasts = Some(time(value)?),
-            _ => return Err(format!("{key} is no key: opcode, index, burst, packets, time, for")),
+            "queue" => port.queue = number(value)?,
+            "kmin" => port.kmin = number(value)?,
+            "kmax" => port.kmax = number(value)?,
+            "pmax" => port.pmax = chance(value)?,
+            _ => {
+                return Err(format!(
+                    "{key} is no key: opcode, index, burst, packets, time, for, queue, kmin, kmax, \
+                     pmax"
+                ));
+            }
         }
     }
     let needed = value.ok_or("has no value");
@@ -198,9 +260,16 @@ fn fault(word: &str) -> Result<Fault, String> {
         "delay" => Kind::Delay(time(needed?)?),
         "mtu" => Kind::Mtu(number(needed?)?),
         "cut" => Kind::Cut(time(needed?)?, lasts),
+        "rate" => {
+            port.rate = rate(needed?)?;
+            if port.kmin >= port.kmax && port.kmin < u64::MAX {
+                return Err("kmin must be below kmax".into());
+            }
+            Kind::Rate(port)
+        }
         _ => return Err(format!("{name} is no fault")),
     };
-    let is_for_all = matches!(kind, Kind::Delay(_) | Kind::Mtu(_) | Kind::Cut(..));
+    let is_for_all = matches!(kind, Kind::Delay(_) | Kind::Mtu(_) | Kind::Cut(..) | Kind::Rate(_));
     let trigger = match (index, value) {
         (Some(_), Some(_)) if !is_for_all => return Err("has both a chance and an index".into()),
         (Some(numbers), _) => Trigger::Index(numbers),
@@ -208,7 +277,8 @@ fn fault(word: &str) -> Result<Fault, String> {
         (None, Some(value)) => Trigger::Chance(chance(value)?),
         (None, None) => return Err("needs a chance (0.5%) or index=".into()),
     };
-    Ok(Fault { kind, direction, opcodes, trigger, burst, seen: [0; 2], left: [0; 2] })
+    let (seen, left, empty) = ([0; 2], [0; 2], [None; 2]);
+    Ok(Fault { kind, direction, opcodes, trigger, burst, seen, left, empty })
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
@@ -226,6 +296,15 @@ fn chance(text: &str) -> Result<f64, String> {
     let (digits, scale) = text.strip_suffix('%').map_or((text, 1.0), |it| (it, 100.0));
     let chance = number::<f64>(digits)? / scale;
     (0.0..=1.0).contains(&chance).then_some(chance).ok_or_else(|| format!("{text} is no chance"))
+}
+
+/// Reads `1G`, `800M` or `1000K`, in bit/s.
+fn rate(text: &str) -> Result<u64, String> {
+    let units = [("K", 1_000), ("M", 1_000_000), ("G", 1_000_000_000)];
+    let found = units.iter().find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, bits)));
+    let (digits, bits) = found.ok_or_else(|| format!("{text} has no unit: K, M, G"))?;
+    let rate = number::<u64>(digits)?.saturating_mul(*bits);
+    if rate == 0 { Err(format!("{text} is no rate")) } else { Ok(rate) }
 }
 
 /// Reads `46ms`, `200us` or `1s`.
@@ -306,6 +385,24 @@ mod tests {
     }
 
     #[test]
+    fn a_bottleneck_delays_marks_and_drops_by_its_queue() {
+        // A thousand bytes on the wire last 8 µs.
+        let words = ["there:rate=1G,queue=10000,kmin=3000,kmax=6000,pmax=0"];
+        let mut faults = Faults::parse(&words).unwrap();
+        let (now, packet) = (Instant::now(), packet(4, 1000 - 38));
+        let effects: Vec<Effect> =
+            (0..12).map(|_| faults.decide(now, Direction::There, &packet)).collect();
+        for (at, effect) in (0..).zip(&effects[..10]) {
+            assert_eq!(effect.delay, Duration::from_micros(8 * (at + 1)));
+            assert_eq!((effect.marked, effect.dropped), (at > 6, None), "packet {at}");
+        }
+        assert!(effects[10..].iter().all(|effect| effect.dropped == Some("queue")));
+        let later = now + Duration::from_micros(8);
+        assert_eq!(faults.decide(later, Direction::There, &packet).dropped, None, "room again");
+        assert_eq!(faults.decide(now, Direction::Back, &packet).delay, Duration::ZERO);
+    }
+
+    #[test]
     fn mistakes_are_named() {
         for (word, why) in [
             ("los=1%", "los is no fault"),
@@ -314,6 +411,8 @@ mod tests {
             ("loss=1%,index=3", "both a chance and an index"),
             ("reorder=1%", "needs packets=N or time=T"),
             ("delay=5", "has no unit"),
+            ("rate=1", "has no unit: K, M, G"),
+            ("rate=1G,kmin=2,kmax=1", "kmin must be below kmax"),
             ("up:loss=1%", "up is no direction"),
             ("loss=1%,often=1", "often is no key"),
         ] {

@@ -40,6 +40,9 @@ first interface) or back: before it.
   reorder=P,packets=N | reorder=P,time=T     held back until N others have passed, or for a time
   delay=T                                    all packets: 46ms, 200us
   mtu=BYTES                                  longer IP packets are dropped
+  rate=1G[,queue=BYTES][,kmin=BYTES,kmax=BYTES[,pmax=P]]
+                                             a bottleneck: its queue marks by chance from kmin to
+                                             kmax, with pmax at kmax, above always, and drops
   cut=T[,for=T]                              from a time after the first packet, for a time
 
   opcode=A-B[+C...]   only packets with these BTH opcodes

@@ -10,7 +10,7 @@ use roce::verbs::Mtu;
 use super::control::plan::{ATOMIC_SIZE, Connection, Extent, Metric, Op, Plan, SIZE_MAX};
 use super::report::Unit;
 use super::token::TokenArgs;
-use crate::device::{SharedMemoryArgs, Spec};
+use crate::device::{SoftNicArgs, Spec};
 
 /// perftest's port, and that of the pingpongs.
 pub(crate) const PORT: u16 = 18515;
@@ -33,7 +33,7 @@ pub(crate) struct ReachArgs {
     pub(crate) gid_index: Option<u8>,
 
     #[command(flatten)]
-    pub(crate) memory: SharedMemoryArgs,
+    pub(crate) soft: SoftNicArgs,
 }
 
 /// The option by which a client trusts a server about its GID.

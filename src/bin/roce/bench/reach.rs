@@ -37,7 +37,7 @@ pub(crate) fn reach(host: &str, args: &ReachArgs, family: Family) -> anyhow::Res
     let servers = (host, args.port).to_socket_addrs();
     let servers: Vec<SocketAddr> =
         servers.with_context(|| format!("cannot find '{host}'"))?.collect();
-    let start = |spec| device::start(spec, args.memory);
+    let start = |spec| device::start(spec, &args.soft);
     let named = args.device.as_ref().map(start).transpose()?;
     let mut failure = None;
     for server in servers {
@@ -60,7 +60,7 @@ fn try_server(
     let from = tcp::source_for(server).with_context(|| format!("{to} cannot be reached"))?;
     let nic = match named {
         Some(nic) => nic,
-        None => device::start_at(from, args.memory)?,
+        None => device::start_at(from, &args.soft)?,
     };
     let gid_index = device::choose_gid(args.gid_index, &*nic, from)?;
     let gid = nic.gids().get(usize::from(gid_index)).copied().unwrap_or_default();

@@ -19,7 +19,7 @@ use roce::link::raw::bump::Bump;
 use roce::nic::SoftNic;
 
 use crate::bench::{AnyGidArgs, TokenArgs};
-use crate::device::{self, SharedMemoryArgs, Spec};
+use crate::device::{self, SoftNicArgs, Spec};
 use crate::output::Color;
 
 /// Run conformance scenarios on two devices and report differences
@@ -287,7 +287,7 @@ fn agent_without_cm(
         let bump = Bump::open(inner, outer).context("--wire")?;
         let wire = Some(behind(bump).context("--wire")?);
         return Ok(Agent {
-            device: device::start(spec, SharedMemoryArgs::default())?,
+            device: device::start(spec, &SoftNicArgs::default())?,
             wire,
             gid_index,
             manager,
@@ -295,7 +295,7 @@ fn agent_without_cm(
     }
     let Spec::Soft(at) = spec else {
         return Ok(Agent {
-            device: device::start(spec, SharedMemoryArgs::default())?,
+            device: device::start(spec, &SoftNicArgs::default())?,
             wire: None,
             gid_index,
             manager,

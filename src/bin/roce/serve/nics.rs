@@ -9,7 +9,7 @@ use roce::connect::ConnectionManager;
 use roce::device::Device;
 
 use crate::bench::ReachArgs;
-use crate::device::{self, SharedMemoryArgs};
+use crate::device::{self, SoftNicArgs};
 
 /// Maximum number of NICs at once, where each address has its own.
 const NICS_MAX: usize = 16;
@@ -37,22 +37,22 @@ pub(super) struct Nics {
     named: Option<Arc<Served>>,
     by_address: Mutex<BTreeMap<IpAddr, Weak<Served>>>,
     have_managers: bool,
-    memory: SharedMemoryArgs,
+    soft: SoftNicArgs,
 }
 
 impl Nics {
     pub(super) fn new(reach: &ReachArgs, have_managers: bool) -> anyhow::Result<Self> {
-        let memory = reach.memory;
-        let serve = |spec| Served::new(device::start(spec, memory)?, have_managers);
+        let soft = reach.soft.clone();
+        let serve = |spec| Served::new(device::start(spec, &soft)?, have_managers);
         let named = reach.device.as_ref().map(serve).transpose()?;
-        Ok(Self { named, by_address: Mutex::default(), have_managers, memory })
+        Ok(Self { named, by_address: Mutex::default(), have_managers, soft })
     }
 
     /// Creates a set of one NIC.
     pub(super) fn of(nic: Arc<dyn Device>) -> Self {
         let named = Some(Arc::new(Served { nic, manager: None }));
-        let memory = SharedMemoryArgs::default();
-        Self { named, by_address: Mutex::default(), have_managers: false, memory }
+        let soft = SoftNicArgs::default();
+        Self { named, by_address: Mutex::default(), have_managers: false, soft }
     }
 
     /// Returns the NIC that was named.
@@ -81,7 +81,7 @@ impl Nics {
             return Ok(nic);
         }
         ensure!(by_address.len() < NICS_MAX, "{NICS_MAX} addresses are in use: try again later");
-        let served = Served::new(device::start_at(address, self.memory)?, self.have_managers)?;
+        let served = Served::new(device::start_at(address, &self.soft)?, self.have_managers)?;
         by_address.insert(address, Arc::downgrade(&served));
         Ok(served)
     }

@@ -157,6 +157,18 @@ impl Tx {
         self.una
     }
 
+    /// End of the PSNs that were sent.
+    #[inline]
+    pub(super) fn sent_end(&self) -> Psn {
+        self.sent
+    }
+
+    /// Whether it may have a packet to send.
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
+        self.cursor != self.sq.tail() && self.rnr_wait.is_none()
+    }
+
     /// Whether no work request waits to be sent or acknowledged.
     pub(super) fn is_empty(&self) -> bool {
         self.sq.is_empty()
