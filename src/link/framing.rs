@@ -1,5 +1,6 @@
 //! Whole frames of packets: sealed, with every header before them.
 
+use crate::wire::batch::Outbound;
 use crate::wire::{
     EtherType, Ethernet, EthernetRepr, MacAddr, Path, PathHeaders, Prefixes, Train, flip_icrc,
 };
@@ -41,12 +42,12 @@ impl Framer {
         let ethertype = if is_ipv4 { EtherType::IPV4 } else { EtherType::IPV6 };
         let ethernet = EthernetRepr { destination, source: self.mac, ethertype }.emit();
         self.prefixes.set_path(path);
-        train.for_each_with_flips_mut(|packet, flips| {
+        train.for_each_outbound(|Outbound { bytes: packet, icrc_flips, .. }| {
             let id = self.id;
             self.id = id.wrapping_add(1);
             let prefix = self.prefixes.of(packet.len());
             if is_ipv4 { prefix.with_identification(id) } else { prefix }.seal(packet);
-            flip_icrc(packet, flips);
+            flip_icrc(packet, icrc_flips);
             let headers = path.headers_with_id(packet.len(), id);
             each(&Framed { ethernet, headers, packet });
         });

@@ -58,8 +58,8 @@ impl<D: Device + Send> Sender for PhySender<D> {
         self.retry
     }
 
-    fn has_room(&self) -> bool {
-        self.retry.is_none()
+    fn room(&self) -> usize {
+        if self.retry.is_none() { usize::MAX } else { 0 }
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
@@ -245,6 +245,7 @@ impl<D: Device + Send> Receiver for PhyReceiver<D> {
                 ecn: place.ecn,
                 network: place.network.get(..place.network_len).unwrap_or_default(),
                 packet: packet.unwrap_or_default(),
+                payload: None,
             });
         }
     }
