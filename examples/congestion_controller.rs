@@ -52,7 +52,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let listener = Endpoint::new(Arc::clone(&b))?.listen("192.0.2.2:7000")?;
     let server = thread::spawn(move || listener.accept()?.recv());
     Endpoint::new(Arc::clone(&a))?.connect("192.0.2.2:7000")?.send(&vec![7; 64 << 20])?;
-    assert_eq!(server.join().unwrap()?.map(|message| message.len()), Some(64 << 20));
+    assert_eq!(
+        server.join().expect("the server does not panic")?.map(|message| message.len()),
+        Some(64 << 20)
+    );
     let cnps = [&a, &b].map(|nic| nic.counters().get(Counter::CnpReceived));
     println!("64 MiB arrived; {} CNPs to the sender, {} to the receiver", cnps[0], cnps[1]);
     Ok(())

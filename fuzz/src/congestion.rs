@@ -132,11 +132,18 @@ fn sender(congestion: Congestion) -> Option<(Engine, QpHandle, CqHandle)> {
 fn cnp(engine: &mut Engine, now: Instant, source: Gid, qpn: Qpn) {
     let bth = BthRepr { becn: true, ..BthRepr::new(Opcode::CNP, qpn, Psn::new(0)) };
     let mut packet = Vec::new();
-    let Some(repr) = PacketRepr::new(bth, Extensions::default(), &[0; 16]) else { return };
+    let Ok(repr) = PacketRepr::new(bth, Extensions::default(), &[0; 16]) else { return };
     repr.emit(&mut packet);
     let (destination, packet) = (gid(1), &packet[..]);
-    let received =
-        Received { source, destination, source_port: 0xc000, ecn: 0, network: &[], packet };
+    let received = Received {
+        source,
+        destination,
+        source_port: 0xc000,
+        ecn: 0,
+        network: &[],
+        packet,
+        payload: None,
+    };
     engine.handle_packet(now, &received);
 }
 

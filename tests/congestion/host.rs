@@ -60,6 +60,7 @@ impl Sent {
             ecn,
             network: &[],
             packet: &self.bytes,
+            payload: None,
         }
     }
 }

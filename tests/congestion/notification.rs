@@ -52,6 +52,7 @@ impl Receiver {
             ecn,
             network: &[],
             packet: &packet,
+            payload: None,
         };
         self.host.engine.handle_packet(us(now), &received);
     }

@@ -82,7 +82,8 @@ impl Neighbors {
             probe = self.free.pop();
             let deadline = now.saturating_add(ANSWER_TIME);
             neighbor.question = probe.map(|probe| Question { probe, deadline });
-            self.deadline = self.deadline.or_else(|| neighbor.question.map(|question| question.deadline));
+            self.deadline =
+                self.deadline.or_else(|| neighbor.question.map(|question| question.deadline));
         }
         let state = match (neighbor.mac, neighbor.question) {
             (Some(mac), _) => State::Known(mac),

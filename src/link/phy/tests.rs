@@ -213,7 +213,7 @@ fn packets_to_the_link_itself_come_back() {
 fn members_of_a_group_get_one_copy_each() {
     let ([mut a, mut b], [_, to_b]) = cable(100);
     for group in ["239.1.2.3", "ff0e::77"] {
-        let destination = crate::link::interface::gid(group.parse().unwrap());
+        let destination = interface::gid(group.parse().unwrap());
         let path = if destination.to_ipv4().is_some() { PATH } else { PATH_V6 };
         let path = Path { destination, ..path };
         a.sender.send(at(1), &mut batch_of(&path, &[1])).unwrap();
@@ -295,7 +295,7 @@ fn addresses_that_are_no_hosts_are_refused() {
         let mut config = Config::new("test", mac(1), Wake::Every(Duration::from_millis(1)));
         let parse = |(address, len): (&str, u8)| (address.parse().unwrap(), len);
         config.addresses = addresses.into_iter().map(parse).collect();
-        let device = smoltcp::phy::Loopback::new(Medium::Ethernet);
+        let device = phy::Loopback::new(Medium::Ethernet);
         open(device, config).map(|link| link.port.gids).unwrap_err().to_string()
     };
     for address in ["0.0.0.0", "255.255.255.255", "224.0.0.1", "::", "ff02::1"] {
