@@ -253,8 +253,24 @@ impl Requester {
             self.tentative = Some(tentative);
             return true;
         }
+        if !is_forward && next >= cursor && self.has_reacted(&tentative, first, now) {
+            return false;
+        }
         self.take_back(*tentative, is_forward);
         false
+    }
+
+    /// Whether a NAK named the packet at `first`, and the requester has had the time to go back for
+    /// it: before it sends a new packet it does so, and what came since was that.
+    fn has_reacted(&self, tentative: &Tentative, first: u64, now: Instant) -> bool {
+        let is_it =
+            |nak: &Trigger| (nak.cause, nak.sequence) == (RetransmissionCause::SequenceNak, first);
+        let Some(nak) = tentative.before.trigger.filter(is_it) else { return false };
+        let between = self.round_trip.between_ends();
+        // Without round trips of the other end it is not known how far away the requester is.
+        between > self.round_trip.smoothed()
+            && now.saturating_since(nak.time)
+                >= between.max(self.round_trip.nak_reaction().saturating_mul(2)).saturating_mul(2)
     }
 
     /// Takes back that packets were retransmitted: they were late. `is_forward`: the requester was

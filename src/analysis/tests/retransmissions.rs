@@ -367,6 +367,26 @@ fn late_packet_behind_the_one_that_a_nak_names_does_not_use_up_the_nak() {
 }
 
 #[test]
+fn retransmission_whose_followers_are_lost_is_not_late() {
+    // Soon after the NAK the requester may not have had it.
+    for (micros, expected) in [(100, (0, 1)), (1, (1, 0))] {
+        let mut script = Script::new();
+        for pair in [PAIR, PAIR.reversed()] {
+            script.on(pair).send(10);
+            script.wait_micros(10).ack(10);
+        }
+        script.on(PAIR).send(12);
+        script.sequence_nak(11);
+        script.send(11);
+        script.wait_micros(micros).send(13);
+        let (report, _) = script.finish();
+        let direction = only_direction(&report);
+        let rewinds = direction.retransmissions.sequence_nak.rewinds;
+        assert_eq!((direction.reordered, rewinds), expected, "{micros}");
+    }
+}
+
+#[test]
 fn loss_is_told_once_if_the_request_for_it_comes_after_those_behind_it() {
     let mut script = Script::new();
     script.send_first(8);
