@@ -53,7 +53,7 @@
 //!
 //! | name | room |
 //! |---|---|
-//! | Config | [`net::Config`], [`group::Config`]: connections and meshes; [`pool::Config`]: layout of a pool; [`engine::Config`]: a NIC without its link; [`cm::Config`], [`connect::Config`]: the connection manager, without and with its NIC; [`link::raw::Config`]: a raw link; `analysis::Config`: the reading of a capture |
+//! | Config | [`net::Config`], [`group::Config`]: connections and meshes; [`pool::Config`]: layout of a pool; [`engine::Config`]: a NIC without its link; [`cm::Config`], [`connect::Config`]: the connection manager, without and with its NIC; [`link::raw::Config`], [`link::xdp::Config`], `link::phy::Config`: links; `analysis::Config`: the reading of a capture |
 //! | Connection, Listener | [`net::Connection`], [`net::Listener`]: messages, as with sockets; [`connect::Connection`], [`connect::Listener`]: a queue pair that rdma_cm's messages connect; `analysis::Connection`: one that a capture shows |
 //! | Finding | `analysis::Finding`: a fault in a capture; `conform::judge::Finding`: a difference of two devices |
 //! | Error | [`net::Error`], [`group::Error`], [`connect::Error`], [`cm::Error`], [`capture::Error`]: of the calls of its room |
@@ -70,6 +70,7 @@
 //! - `replay`: captures held against the engine and the rules of the protocol. It contains
 //!   `analysis` and `conform`.
 //! - `tokio`: connections of [`net`] by futures, in `net::asynchronous`.
+//! - `smoltcp`: soft NICs on devices that smoltcp drives, and on TAP devices, in `link::phy`.
 //! - `parquet`: tables of packets, messages and connections (`roce decode --parquet`,
 //!   `roce flows --parquet`). It contains `cli`.
 //!

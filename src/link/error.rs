@@ -125,6 +125,35 @@ pub enum OpenError {
         /// Name of the device.
         name: String,
     },
+    /// A link by AF_XDP needs capabilities.
+    #[error(
+        "xdp:{interface} needs the capabilities CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF of the initial user namespace, which \
+         `unshare -Ur` does not give: run as root, or `setcap cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM`; \
+         raw:{interface} needs CAP_NET_RAW alone"
+    )]
+    XdpPrivilege {
+        /// The interface.
+        interface: String,
+    },
+    /// An interface has an XDP program.
+    #[error(
+        "{interface} has an XDP program already, {program}: end the program that it belongs to, or take it off with `ip link set dev \
+         {interface} xdp off`"
+    )]
+    XdpProgram {
+        /// The interface.
+        interface: String,
+        /// Name or number of the program.
+        program: String,
+    },
+    /// A queue of an interface has a socket of AF_XDP.
+    #[error("another program has a socket of AF_XDP on queue {queue} of {interface}: end it")]
+    XdpQueue {
+        /// The interface.
+        interface: String,
+        /// Number of the queue.
+        queue: u32,
+    },
     /// The program was built without a kind of link.
     #[error(
         "this program was built without {kind}: devices: build it with the feature `{feature}`"

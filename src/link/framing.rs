@@ -20,8 +20,10 @@ pub(super) struct Framer {
 pub(super) struct Framed<'a> {
     ethernet: Ethernet,
     headers: PathHeaders,
+    /// Identification of IPv4 that the packet is sealed with.
+    pub(super) id: u16,
     /// The packet, from its BTH through its ICRC.
-    packet: &'a [u8],
+    pub(super) packet: &'a [u8],
 }
 
 impl Framer {
@@ -49,7 +51,7 @@ impl Framer {
             if is_ipv4 { prefix.with_identification(id) } else { prefix }.seal(packet);
             flip_icrc(packet, icrc_flips);
             let headers = path.headers_with_id(packet.len(), id);
-            each(&Framed { ethernet, headers, packet });
+            each(&Framed { ethernet, headers, id, packet });
         });
     }
 }

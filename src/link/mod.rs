@@ -10,6 +10,7 @@
 //! | [`mem`] | a simulated network, with seeded faults, in virtual time |
 //! | [`udp`] | an ordinary UDP socket, for which no privilege is needed |
 //! | [`raw`] | whole frames on one interface; needs the capability `CAP_NET_RAW` |
+//! | [`xdp`] | packets past the kernel, by AF_XDP; needs `CAP_NET_RAW`, `CAP_NET_ADMIN` and `CAP_BPF` |
 //! | `phy` | any device that smoltcp drives, TAP devices among them; with the feature `smoltcp` |
 //!
 //! Wrappers around any of them:
@@ -44,11 +45,11 @@ use crate::verbs::Mtu;
 use crate::wire::{Batch, Gid, Path, Qpn, Received};
 
 mod address_fds;
+mod bell;
 mod cable;
 mod cidr;
 mod error;
 pub mod fault;
-#[cfg(feature = "smoltcp")]
 mod framing;
 mod gid_table;
 mod holder;
@@ -71,6 +72,7 @@ pub mod tap;
 #[cfg(test)]
 mod testing;
 pub mod udp;
+pub mod xdp;
 
 pub use address_fds::AddressFds;
 pub use cable::cable;

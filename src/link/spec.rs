@@ -1,4 +1,4 @@
-//! Specification of a soft NIC as text: `udp:10.0.0.1`, `raw:eth0`, `soft:eth0`,
+//! Specification of a soft NIC as text: `udp:10.0.0.1`, `raw:eth0`, `soft:eth0`, `xdp:eth0`,
 //! `tap:tap0@10.9.0.2/24`.
 //!
 //! ```
@@ -17,7 +17,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use super::interface::{Interface, gid, interfaces, is_link_local};
-use super::{Cidr, Link, OpenError, raw, udp};
+use super::{Cidr, Link, OpenError, raw, udp, xdp};
 use crate::wire::Gid;
 
 /// A soft NIC, as a person writes it down.
@@ -30,6 +30,8 @@ pub enum Spec {
     /// A UDP socket on the first free address of an interface: the first that no other program has.
     /// On loopback 127.0.0.1 to 127.0.0.254 are tried, of which one only is listed.
     Soft(String),
+    /// Sockets of AF_XDP on the queues of an interface.
+    Xdp(String),
     /// A host of its own at the other end of a TAP device.
     Tap {
         /// Name of the kernel's interface.
@@ -61,7 +63,8 @@ pub enum SpecError {
 }
 
 /// Forms of device names, for messages.
-const FORMS: &str = "udp:ADDRESS, raw:INTERFACE, soft:INTERFACE or tap:NAME@ADDRESS/PREFIX";
+const FORMS: &str =
+    "udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, xdp:INTERFACE or tap:NAME@ADDRESS/PREFIX";
 
 impl FromStr for Spec {
     type Err = SpecError;
@@ -78,6 +81,7 @@ impl FromStr for Spec {
             }
             "raw" => Ok(Self::Raw(rest.to_owned())),
             "soft" => Ok(Self::Soft(rest.to_owned())),
+            "xdp" => Ok(Self::Xdp(rest.to_owned())),
             "tap" => tap(rest),
             _ => Err(SpecError::Kind(kind.to_owned())),
         }
@@ -90,6 +94,7 @@ impl fmt::Display for Spec {
             Self::Udp(address) => write!(f, "udp:{address}"),
             Self::Raw(interface) => write!(f, "raw:{interface}"),
             Self::Soft(interface) => write!(f, "soft:{interface}"),
+            Self::Xdp(interface) => write!(f, "xdp:{interface}"),
             Self::Tap { name, addresses } => {
                 write!(f, "tap:{name}")?;
                 let separators = ["@"].into_iter().chain(std::iter::repeat("+"));
@@ -150,6 +155,13 @@ impl Spec {
                 find_interface(name)?;
                 raw::open(&raw::Config::new(name))
             }
+            Self::Xdp(name) => {
+                find_interface(name)?;
+                let mut config = xdp::Config::new(name);
+                config.busy_poll =
+                    std::env::var("ROCE_XDP_BUSY_POLL").ok().and_then(|micros| micros.parse().ok());
+                xdp::open(&config)
+            }
             Self::Tap { name, addresses } => open_tap(name, addresses),
         }
     }
@@ -163,7 +175,7 @@ impl Spec {
     /// The interface that it is on, if there is one with its name or its address.
     pub fn find_interface(&self) -> Option<Interface> {
         match self {
-            Self::Raw(name) | Self::Soft(name) => find_interface(name).ok(),
+            Self::Raw(name) | Self::Soft(name) | Self::Xdp(name) => find_interface(name).ok(),
             // The interface is another host's end of the cable.
             Self::Tap { .. } => None,
             Self::Udp(address) => {
@@ -178,7 +190,7 @@ impl Spec {
     /// The GIDs that its port would have, without opening it, if its first address is free.
     pub fn gids(&self) -> Result<Vec<Gid>, OpenError> {
         match self {
-            Self::Raw(name) => Ok(find_interface(name)?.gids()),
+            Self::Raw(name) | Self::Xdp(name) => Ok(find_interface(name)?.gids()),
             Self::Udp(_) | Self::Soft(_) => Ok(vec![self.first_gid()?]),
             Self::Tap { addresses, .. } => Ok(addresses.iter().map(|at| gid(at.address)).collect()),
         }
@@ -188,7 +200,7 @@ impl Spec {
     pub fn interface(&self) -> Option<&str> {
         match self {
             Self::Udp(_) | Self::Tap { .. } => None,
-            Self::Raw(name) | Self::Soft(name) => Some(name),
+            Self::Raw(name) | Self::Soft(name) | Self::Xdp(name) => Some(name),
         }
     }
 
@@ -197,7 +209,7 @@ impl Spec {
         match self {
             Self::Udp(address) => Ok(gid(*address)),
             Self::Soft(name) => Ok(gid(first_address(&find_interface(name)?)?)),
-            Self::Raw(name) => {
+            Self::Raw(name) | Self::Xdp(name) => {
                 let first = find_interface(name)?.gids().first().copied();
                 first.ok_or_else(|| OpenError::NoAddress(name.clone()))
             }
@@ -287,7 +299,8 @@ mod tests {
     #[test]
     fn devices_are_read_and_print_as_they_are_written() {
         let taps = ["tap:t0", "tap:t0@10.9.0.2/24", "tap:t0@10.9.0.2/24+fd09::2/64"];
-        let others = ["udp:10.0.0.1", "udp:fe80::1", "raw:eth0", "raw:eth0.100", "soft:lo"];
+        let others =
+            ["udp:10.0.0.1", "udp:fe80::1", "raw:eth0", "raw:eth0.100", "soft:lo", "xdp:eth0"];
         for text in taps.into_iter().chain(others) {
             assert_eq!(text.parse::<Spec>().unwrap().to_string(), text);
         }

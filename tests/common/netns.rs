@@ -78,8 +78,15 @@ pub struct Host {
 /// [`in_namespace`].
 #[track_caller]
 pub fn wire(mtu: usize) -> (Host, Host) {
+    wire_of(mtu, 1)
+}
+
+/// Two machines with a wire between them, whose interfaces have so many queues each way.
+#[track_caller]
+pub fn wire_of(mtu: usize, queues: u32) -> (Host, Host) {
     let (a, b) = (Host::new("left", 1), Host::new("right", 2));
-    a.ip(&format!("link add left mtu {mtu} type veth peer name right mtu {mtu}"));
+    let queues = format!("numtxqueues {queues} numrxqueues {queues}");
+    a.ip(&format!("link add left mtu {mtu} {queues} type veth peer name right mtu {mtu} {queues}"));
     let other = format!("/proc/{}/fd/{}", process::id(), b.namespace.as_raw_fd());
     a.ip(&format!("link set right netns {other}"));
     for host in [&a, &b] {

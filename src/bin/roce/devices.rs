@@ -28,7 +28,9 @@ EXAMPLES
   roce devices --json | jq .         # as JSON
 
 `udp:ADDRESS` needs no privilege; programs of one user share an address. `raw:INTERFACE` needs CAP_NET_RAW; programs of
-all users share an address. `verbs:NAME` is an RDMA device of the kernel (an RNIC, or rxe) and needs libibverbs.")]
+all users share an address. `xdp:INTERFACE` goes past the kernel and needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF; one
+program has the interface. `tap:NAME@ADDRESS/PREFIX` is a host of its own at the other end of a TAP device, and needs
+/dev/net/tun and CAP_NET_ADMIN, unless the device is the user's. `verbs:NAME` is an RDMA device of the kernel (an RNIC, or rxe) and needs libibverbs.")]
 pub(crate) struct Args {
     /// Only this interface or RDMA device
     #[arg(value_name = "NAME")]

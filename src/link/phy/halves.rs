@@ -9,9 +9,9 @@ use std::time::Duration;
 use smoltcp::phy::{Device, RxToken};
 
 use super::Wake;
-use super::bell::Bell;
 use super::stack::{RETRY, Stack};
 use super::tap::Health;
+use crate::link::bell::Bell;
 use crate::link::framing::Framer;
 use crate::link::raw::packets::{PacketInFrame, Refusal, check};
 use crate::link::sys::ring::RingFrame;

@@ -34,7 +34,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod bell;
 mod halves;
 mod neighbors;
 mod own;
@@ -45,7 +44,7 @@ mod tap;
 mod tests;
 
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -54,10 +53,10 @@ use smoltcp::phy::{Device, Medium};
 
 pub use self::tap::open_tap;
 
-use self::bell::Bell;
 use self::halves::{PhyReceiver, PhySender};
 use self::stack::Stack;
 use self::tap::Health;
+use super::bell::Bell;
 use super::interface::{default_gid, gid};
 use super::{Link, OpenError, Port, Sharing};
 use crate::verbs::Mtu;
@@ -131,8 +130,8 @@ fn open_with_health<D: Device + Send + 'static>(
     let verbs_mtu = Mtu::for_ethernet(mtu)
         .ok_or_else(|| OpenError::MtuTooSmall { interface: config.name.clone(), mtu })?;
     let (bell, interval) = match &config.wake {
-        Wake::Descriptor(fd) => (Bell::new(Some(fd)), None),
-        Wake::Every(interval) => (Bell::new(None), Some(*interval)),
+        Wake::Descriptor(fd) => (Bell::new([fd.as_fd()]), None),
+        Wake::Every(interval) => (Bell::new([]), Some(*interval)),
     };
     let bell = Arc::new(bell.map_err(fail)?);
     let link_local = default_gid(config.mac);

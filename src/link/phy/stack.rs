@@ -13,11 +13,11 @@ use smoltcp::time::Instant as Timestamp;
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 
 use super::Config;
-use super::bell::Bell;
 use super::neighbors::{Neighbors, PROBES_MAX, State};
 use super::own::{OwnFrames, PROBE_PORT};
 use super::queue::FrameQueue;
 use crate::link::GROUPS_MAX;
+use crate::link::bell::Bell;
 use crate::link::framing::{Framed, Framer};
 use crate::link::interface::address_of;
 use crate::link::raw::neighbor::multicast_mac;

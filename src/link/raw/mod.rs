@@ -42,7 +42,7 @@ mod frames;
 pub(super) mod neighbor;
 pub(super) mod packets;
 mod receive;
-mod send;
+pub(super) mod send;
 pub(super) mod sink;
 
 use std::io;
@@ -100,7 +100,7 @@ impl Config {
 const FRAMES: usize = 510;
 
 /// Maximum number of addresses of one link.
-const ADDRESSES_MAX: usize = 16;
+pub(super) const ADDRESSES_MAX: usize = 16;
 
 /// Opens a raw link.
 pub fn open(config: &Config) -> Result<Link, OpenError> {
@@ -157,7 +157,7 @@ fn monitor(config: &Config, index: u32, port: &Port) -> Option<Box<dyn PortMonit
 }
 
 /// The interface of a link, and the index of the loopback interface if that is another one.
-fn find_interface(config: &Config) -> Result<(Interface, Option<u32>), OpenError> {
+pub(super) fn find_interface(config: &Config) -> Result<(Interface, Option<u32>), OpenError> {
     let interface = config.interface.clone();
     let all = interfaces().map_err(OpenError::Interfaces)?;
     let names = all.iter().map(|interface| interface.name.clone()).collect();
@@ -168,7 +168,11 @@ fn find_interface(config: &Config) -> Result<(Interface, Option<u32>), OpenError
     Ok((found, loopback))
 }
 
-fn addresses_of(config: &Config, interface: &Interface) -> Result<Vec<IpAddr>, OpenError> {
+/// The addresses of a link.
+pub(super) fn addresses_of(
+    config: &Config,
+    interface: &Interface,
+) -> Result<Vec<IpAddr>, OpenError> {
     let given = &config.addresses;
     let addresses = if given.is_empty() { interface.addresses.clone() } else { given.clone() };
     match addresses.len() {

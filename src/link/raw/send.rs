@@ -291,7 +291,7 @@ impl RawSender {
 }
 
 /// Whether an error means that the interface is gone for good.
-fn is_fatal(error: &io::Error) -> bool {
+pub(in crate::link) fn is_fatal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO | libc::EBADF))
 }
 
@@ -372,7 +372,7 @@ fn pseudo_sum(network: &[u8], udp: &[u8]) -> u16 {
 
 /// Raw IP sockets, which send packets with the headers they have and find out where to.
 #[derive(Debug)]
-pub(super) struct IpSockets {
+pub(in crate::link) struct IpSockets {
     v4: Socket,
     /// A machine may know no IPv6.
     v6: Option<Socket>,
@@ -380,7 +380,7 @@ pub(super) struct IpSockets {
 }
 
 impl IpSockets {
-    pub(super) fn new(interface: &str, index: u32) -> io::Result<Self> {
+    pub(in crate::link) fn new(interface: &str, index: u32) -> io::Result<Self> {
         // This protocol means that headers are included.
         let raw = Some(Protocol::from(libc::IPPROTO_RAW));
         let v4 = Socket::new(Domain::IPV4, Type::RAW, raw)?;
@@ -392,7 +392,7 @@ impl IpSockets {
         Ok(Self { v4, v6, index })
     }
 
-    fn send(&self, path: &Path, id: u16, packet: &[u8]) -> io::Result<()> {
+    pub(in crate::link) fn send(&self, path: &Path, id: u16, packet: &[u8]) -> io::Result<()> {
         let headers = path.headers_with_id(packet.len(), id);
         let (ip, udp) = headers.as_bytes();
         let pieces = [IoSlice::new(ip), IoSlice::new(udp), IoSlice::new(packet)];

@@ -151,3 +151,32 @@ pub(crate) fn speed(any: BorrowedFd<'_>, name: &str) -> Option<u32> {
     // All ones: the driver does not know.
     (speed != 0 && speed != u32::MAX && speed != u32::from(u16::MAX)).then_some(speed)
 }
+
+/// `struct ethtool_channels` of `linux/ethtool.h`.
+#[derive(Debug, Default)]
+#[repr(C)]
+struct EthtoolChannels {
+    cmd: u32,
+    _max: [u32; 4],
+    rx: u32,
+    _tx: u32,
+    _other: u32,
+    combined: u32,
+}
+
+/// Number of queues by which an interface receives, asked for by means of any socket; `None` if the
+/// driver does not tell.
+pub(crate) fn receive_queues(any: BorrowedFd<'_>, name: &str) -> Option<u32> {
+    const ETHTOOL_GCHANNELS: u32 = 0x3c;
+    const SIOCETHTOOL: u16 = 0x8946;
+    let mut channels = EthtoolChannels { cmd: ETHTOOL_GCHANNELS, ..EthtoolChannels::default() };
+    let mut request = request_about(name).ok()?;
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    let (fd, command) = (any.as_raw_fd(), SIOCETHTOOL.into());
+    // SAFETY: this request reads a name, which ends with zero, and writes the numbers behind the
+    // pointer.
+    if unsafe { libc::ioctl(fd, command, &raw mut request) } < 0 {
+        return None;
+    }
+    Some(channels.rx.saturating_add(channels.combined)).filter(|count| *count > 0)
+}

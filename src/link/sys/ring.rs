@@ -30,7 +30,12 @@ pub(in crate::link) fn set_option(
     set_any_option(socket, level, name, &value)
 }
 
-fn set_any_option<T: Copy>(socket: &Socket, level: i32, name: i32, value: &T) -> io::Result<()> {
+pub(super) fn set_any_option<T: Copy>(
+    socket: &Socket,
+    level: i32,
+    name: i32,
+    value: &T,
+) -> io::Result<()> {
     let len = len_of::<T>();
     // SAFETY: the pointer and the length are those of a value that lives through the call, which
     // reads it only.

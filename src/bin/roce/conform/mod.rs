@@ -76,7 +76,8 @@ struct RunArgs {
     /// Host of a roce conform serve.
     host: Option<String>,
 
-    /// Local device: udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, or verbs:NAME for an RDMA device.
+    /// Local device: udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, xdp:INTERFACE,
+    /// tap:NAME@ADDRESS/PREFIX, or verbs:NAME for an RDMA device.
     #[arg(short = 'd', long, alias = "ib-dev", value_name = "DEVICE")]
     device: Option<Spec>,
 
@@ -161,7 +162,8 @@ struct RunArgs {
 /// it.
 #[derive(Debug, ClapArgs)]
 struct ServeArgs {
-    /// Device: udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, or verbs:NAME for an RDMA device.
+    /// Device: udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, xdp:INTERFACE, tap:NAME@ADDRESS/PREFIX,
+    /// or verbs:NAME for an RDMA device.
     #[arg(short = 'd', long, alias = "ib-dev", value_name = "DEVICE")]
     device: Spec,
 

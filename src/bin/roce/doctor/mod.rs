@@ -100,7 +100,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     findings.extend(library::check());
     findings.extend(network::check());
     findings.push(calls::check());
-    findings.extend([rights::namespaces(), rights::capabilities(), rights::memlock()]);
+    findings.extend([
+        rights::namespaces(),
+        rights::capabilities(),
+        rights::xdp(),
+        rights::memlock(),
+    ]);
     findings.extend(rights::apparmor());
     findings.extend(rnics::check());
     let can_run = findings.iter().all(|finding| finding.status < Status::Failure);

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use roce::link;
 use rustix::process::{Resource, getrlimit};
 
 use super::Finding;
@@ -52,6 +53,15 @@ pub(super) fn capabilities() -> Finding {
         }
         Some(_) => Finding::note(CHECK, "no CAP_NET_RAW, which only raw:INTERFACE needs"),
         None => Finding::note(CHECK, "unknown: /proc/self/status cannot be read"),
+    }
+}
+
+/// Whether links by AF_XDP can be opened: a socket, a map and the program are tried.
+pub(super) fn xdp() -> Finding {
+    const CHECK: &str = "AF_XDP";
+    match link::xdp::check() {
+        Ok(()) => Finding::ok(CHECK, "xdp:INTERFACE can be used"),
+        Err(error) => Finding::note(CHECK, format!("xdp:INTERFACE cannot be used: {error}")),
     }
 }
 

@@ -140,7 +140,7 @@ pub(super) fn can_have(spec: &Spec, address: IpAddr) -> bool {
     };
     match spec {
         Spec::Udp(own) => *own == address,
-        Spec::Soft(_) | Spec::Raw(_) => spec.find_interface().is_some_and(has),
+        Spec::Soft(_) | Spec::Raw(_) | Spec::Xdp(_) => spec.find_interface().is_some_and(has),
         Spec::Tap { addresses, .. } => addresses.iter().any(|own| own.address == address),
     }
 }

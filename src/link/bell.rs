@@ -1,4 +1,4 @@
-//! The descriptor by which a NIC on a device is woken.
+//! The descriptor by which a NIC is woken that waits for several.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Readable while the device has frames, or after it was rung.
+/// Readable while one of several descriptors is, or after it was rung.
 #[derive(Debug)]
 pub(super) struct Bell {
     epoll: OwnedFd,
@@ -17,13 +17,15 @@ pub(super) struct Bell {
 }
 
 impl Bell {
-    /// Creates a bell, beside the descriptor of a device if that has one.
-    pub(super) fn new(device: Option<&OwnedFd>) -> io::Result<Self> {
+    /// Creates a bell beside these descriptors.
+    pub(super) fn new<'a>(fds: impl IntoIterator<Item = BorrowedFd<'a>>) -> io::Result<Self> {
         let rung = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        for fd in device.into_iter().chain([&rung]) {
-            epoll::add(&epoll, fd, EventData::new_u64(0), EventFlags::IN)?;
-        }
+        let watch = |fd: BorrowedFd<'_>| {
+            epoll::add(&epoll, fd, EventData::new_u64(0), EventFlags::IN)
+        };
+        fds.into_iter().try_for_each(watch)?;
+        watch(rung.as_fd())?;
         Ok(Self { epoll, rung, is_rung: AtomicBool::new(false) })
     }
 
