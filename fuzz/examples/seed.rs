@@ -57,6 +57,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     seed_group(root)?;
     seed_libroce(root)?;
     seed_congestion(root)?;
+    seed_sack(root)?;
     println!("{} frames", frames.len());
     Ok(())
 }
@@ -407,6 +408,18 @@ fn seed_congestion(root: &Path) -> std::io::Result<()> {
     let events: Vec<u8> = (0..60).flat_map(|at: u8| [at % 6, 1, at, at % 40]).collect();
     for (at, name) in names.iter().enumerate() {
         put(root, "congestion", at, &[name.as_bytes(), b"\n", &events].concat())?;
+    }
+    Ok(())
+}
+
+/// Requests in both directions with losses, reordering and SACKs of a stranger, in each mode.
+fn seed_sack(root: &Path) -> std::io::Result<()> {
+    for mode in 0..6_u8 {
+        let mut steps = vec![mode % 3 | mode / 3 * 0x30];
+        for at in 0..60_u8 {
+            steps.extend([at % 8, at % 5, at.wrapping_mul(3), at.wrapping_mul(7)]);
+        }
+        put(root, "sack", mode.into(), &steps)?;
     }
     Ok(())
 }

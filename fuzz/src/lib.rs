@@ -25,6 +25,7 @@ mod names;
 mod opening;
 mod operations;
 mod replay;
+mod sack;
 
 pub use bench_control::bench_control;
 pub use cm::cm;
@@ -38,6 +39,7 @@ pub use links::{raw_link, ring, udp_link};
 pub use opening::opening;
 pub use operations::operations;
 pub use replay::replay;
+pub use sack::sack;
 pub use roce::group::fuzzing::{group_hello, group_link};
 pub use roce::net::fuzzing::{net_hello, net_ring};
 
@@ -89,6 +91,7 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("group_link", group_link),
     ("libroce", libroce),
     ("congestion", congestion),
+    ("sack", sack),
 ];
 
 /// A frame of some link type: everything that is said of it.

@@ -130,6 +130,7 @@ pub const fn operation_name(operation: Operation) -> &'static str {
         Operation::ReadResponse => "READ_RESPONSE",
         Operation::Acknowledge => "ACK",
         Operation::AtomicAcknowledge => "ATOMIC_ACK",
+        Operation::SelectiveAcknowledge => "SACK",
         Operation::CompareSwap => "CMP_SWAP",
         Operation::FetchAdd => "FETCH_ADD",
         Operation::Resync => "RESYNC",

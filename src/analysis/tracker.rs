@@ -444,6 +444,11 @@ impl Analysis {
                 let sequence = u64::from(packet.psn.get());
                 (Verdict { sequence, ..Verdict::default() }, PacketRole::Request)
             }
+            (_, Role::Response) if packet.is_sack_of_responses() => {
+                // A requester asks for single READ responses; that is no answer.
+                let sequence = u64::from(packet.psn.get());
+                (Verdict { sequence, ..Verdict::default() }, PacketRole::Request)
+            }
             (_, Role::Response) => {
                 (self.handle_response(index, packet, info, sink), role_of(packet, info))
             }

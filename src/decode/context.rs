@@ -419,6 +419,7 @@ fn table_of(layer: Layer) -> Option<TableId> {
         Layer::AtomicAckEth => TableId::AtomicAckEth,
         Layer::ImmDt => TableId::ImmDt,
         Layer::Ieth => TableId::Ieth,
+        Layer::SackEth => TableId::SackEth,
         Layer::Payload => TableId::Payload,
         Layer::Pad => TableId::Pad,
         Layer::Icrc => TableId::Icrc,

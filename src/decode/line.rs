@@ -142,6 +142,10 @@ impl LineStyle {
         if let Some(ieth) = packet.ieth() {
             put(out, format_args!(" invalidate {}", ieth.rkey()));
         }
+        if let Some(sack) = packet.sack_eth() {
+            let received: u32 = packet.payload().iter().map(|byte| byte.count_ones()).sum();
+            put(out, format_args!(" sack {received} from {}", sack.base()));
+        }
     }
 
     fn write_verdict(&self, context: &Context<'_>, out: &mut String) {

@@ -276,10 +276,22 @@ pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
         Ok(Endpoint { gid, qpn, psn })
     }
 
+    /// Whether it does selective repeat with peers that do it, too.
+    fn offers_selective_repeat(&self) -> bool {
+        false
+    }
+
+    /// Agrees on selective repeat for a queue pair, whose peer has said whether it does it; returns
+    /// whether it is used from now on.
+    fn agree_selective_repeat(&self, _qp: QpHandle, _agreed: bool) -> bool {
+        false
+    }
+
     /// Takes a queue pair from RESET or INIT to RTS, connected to a peer.
     fn connect(&self, qp: QpHandle, peer: &Endpoint, how: &Connect) -> Result<(), ConnectError> {
         let psn = how.psn.or_else(|| self.initial_psn(qp)).ok_or(ConnectError::NotFound)?;
         let how = Connect { psn: Some(psn), ..*how };
+        self.agree_selective_repeat(qp, how.selective_repeat);
         self.bring_up(qp, QpState::Rts, &how.attributes(Some(peer)))
     }
 

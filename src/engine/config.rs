@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use super::congestion::Congestion;
 use super::cq::Cq;
+use super::recovery::{ReceiveMode, Recovery, ReorderThreshold};
 use super::recv_queue::RecvQueue;
 use super::send_queue::SendQueue;
 use crate::table::TABLE_MAX;
@@ -62,6 +63,17 @@ pub struct Config {
     pub cnp_dscp: u8,
     /// Priority (service level) of CNPs if congestion control is on.
     pub cnp_priority: u8,
+    /// Recovery from loss.
+    pub recovery: Recovery,
+    /// Treatment of packets that come before others.
+    pub receive: ReceiveMode,
+    /// Threshold from which a gap counts as a loss, where packets that come before others are held.
+    pub reorder: ReorderThreshold,
+    /// Number of UDP source ports over which the packets of a reliable connection are sprayed; 1
+    /// sprays nothing. The peer must hold packets that come before others, and accept packets from
+    /// all these ports: [`receive`](Self::receive) and [`pin_source_port`](Self::pin_source_port)
+    /// there.
+    pub paths: u8,
     /// Maximum number of packets that one queue pair sends before the others, in round-robin order.
     pub quantum: usize,
     /// Maximum length of a raw frame, from its Ethernet header on; zero if there are no raw packet
@@ -136,6 +148,10 @@ pub struct Limits {
     pub group_members: usize,
     /// Bytes of all queues together when they are full.
     pub bytes: u64,
+    /// Bytes of packets that came before others and are held, of all queue pairs together.
+    pub reorder_bytes: u64,
+    /// Bytes of such packets in each direction of one queue pair.
+    pub reorder_qp_bytes: u64,
 }
 
 impl Limits {
@@ -154,6 +170,8 @@ impl Limits {
         rd_atomic: 128,
         group_members: 56,
         bytes: u64::MAX,
+        reorder_bytes: 16 << 20,
+        reorder_qp_bytes: 1 << 20,
     };
 
     /// Returns these limits, lowered to what fits into `bytes`: of each kind as many objects of
@@ -221,6 +239,10 @@ impl Config {
             cnp_scope: CnpScope::default(),
             cnp_dscp: 48,
             cnp_priority: 6,
+            recovery: Recovery::GoBackN,
+            receive: ReceiveMode::InOrder,
+            reorder: ReorderThreshold { packets: 0, time: Duration::ZERO },
+            paths: 1,
             quantum: 16,
             frame_max: 0,
             qpns: QpnShare::ALL,

@@ -19,6 +19,16 @@ counters! {
     SequenceReceived = "rcvd_seq_err",
     /// Retransmissions: each go-back-N counts once.
     Retry = "retry_count",
+    /// SACKs sent.
+    SackSent = "sack_sent",
+    /// SACKs received.
+    SackReceived = "sack_received",
+    /// Packets that selective repeat retransmitted.
+    Retransmitted = "retransmitted_packets",
+    /// Early timeouts of selective repeat, which are no retries.
+    EarlyTimeout = "early_timeouts",
+    /// Packets that came before others and were held.
+    Reordered = "reordered_packets",
     /// Requests that failed because `retry_cnt` was used up.
     RetryExceeded = "retry_exceeded_err",
     /// Requests that failed because `rnr_retry` was used up.
@@ -81,6 +91,8 @@ counters! {
     NoReplay = "drop_no_replay",
     /// Dropped: too many responses are pending.
     Backlog = "drop_backlog",
+    /// Dropped: it came before others, and there is no room to hold it.
+    ReorderRefused = "drop_reorder_full",
     /// Dropped: no queue pair is attached to the multicast group.
     NoGroup = "drop_no_group",
 }

@@ -11,7 +11,8 @@ use super::counters::{Counter, Counters};
 use super::cq::{Cq, Delivered, SendSlot};
 use super::keys::Keys;
 use super::peer_window::PeerWindows;
-use super::qp::DelayedAcks;
+use super::qp::{DelayedAcks, GapChecks};
+use super::reorder::ReorderMemory;
 use super::srq::Srq;
 use super::timers::Timers;
 use super::{AsyncEvent, Event};
@@ -34,6 +35,12 @@ pub(super) struct Env {
     pub(super) ahs: Table<(PdHandle, AhAttr)>,
     pub(super) timers: Timers,
     pub(super) delayed_acks: DelayedAcks,
+    /// Checks of the age of gaps.
+    pub(super) gap_checks: GapChecks,
+    /// Packets that came before others.
+    pub(super) reorder: ReorderMemory,
+    /// Number of packets that were sprayed.
+    pub(super) sprayed: u32,
     pub(super) peer_windows: PeerWindows,
     /// Wake-ups of queue pairs that wait for their pacers.
     pub(super) pacing: Wheel,
@@ -70,6 +77,9 @@ impl Env {
             ahs: Table::new(limits.ahs, device),
             timers: Timers::default(),
             delayed_acks: DelayedAcks::default(),
+            gap_checks: GapChecks::default(),
+            reorder: ReorderMemory::new(&limits),
+            sprayed: 0,
             peer_windows: PeerWindows::new(config.peer_window_bytes),
             pacing: Wheel::default(),
             classes: TransmitClasses::DATA,

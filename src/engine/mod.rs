@@ -42,6 +42,8 @@
 //! | `multicast` | multicast groups |
 //! | `peer_window` | bytes that all queue pairs together may have in flight to one peer |
 //! | `peer_port` | UDP source port of a peer |
+//! | `recovery` | configuration of recovery from loss and of the receive order |
+//! | `reorder` | packets that came before others |
 //! | `sge` | messages in scatter/gather lists |
 //! | `path` | path to a peer |
 //! | `frames` | frames of raw packet queue pairs |
@@ -69,7 +71,9 @@ mod objects;
 mod path;
 mod peer_port;
 mod qp;
+mod recovery;
 mod recv_queue;
+mod reorder;
 mod send_queue;
 mod sge;
 mod srq;
@@ -86,6 +90,7 @@ pub use crate::wire::{Batch, ICRC_ROOM, PACKET_MAX, Received, Train};
 pub use classes::TransmitClasses;
 pub use config::{CnpScope, Config, Ect, Limits, PORT_SILENCE};
 pub use counters::{Counter, Counters};
+pub use recovery::{EarlyTimeouts, ReceiveMode, Recovery, RecoveryOptions, ReorderThreshold};
 
 use crate::secret::SecretRandom;
 use crate::table::{SlotId, Table};
@@ -259,6 +264,11 @@ impl Engine {
             let Some((qp, env)) = self.split(slot) else { continue };
             qp.handle_wakeup(wakeup, env);
         }
+        while let Some(slot) = self.env.gap_checks.pop(now) {
+            if let Some((qp, env)) = self.split(slot) {
+                qp.check_gap(env);
+            }
+        }
         self.end_delays(Some(now));
         self.wake_paced(now);
     }
@@ -281,7 +291,8 @@ impl Engine {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let (timer, ack) = (self.env.timers.next(), self.env.delayed_acks.next());
-        timer.into_iter().chain(ack).chain(self.env.pacing.next()).min()
+        let (paced, gap) = (self.env.pacing.next(), self.env.gap_checks.next());
+        timer.into_iter().chain(ack).chain(paced).chain(gap).min()
     }
 
     /// Whether [`poll_transmit`](Self::poll_transmit) may have something.

@@ -33,9 +33,40 @@ fn source_port(label: u32, local: Qpn, remote: Qpn) -> u16 {
     wire::source_port(Bits::low(label))
 }
 
+/// Returns the path of the next packet of a connection that is sprayed: its source port is one of
+/// `Config::paths`, of which each is used equally often.
+pub(super) fn sprayed(path: &Path, env: &mut Env) -> Path {
+    let at = env.sprayed.wrapping_mul(0x9e37_79b1) >> 16;
+    env.sprayed = env.sprayed.wrapping_add(1);
+    let at = u16::try_from(at * u32::from(env.config.paths) >> 16).unwrap_or(0);
+    // Ports far apart, so that hashes of them differ.
+    let port = path.source_port.wrapping_add(at.wrapping_mul(0x09e5));
+    Path { source_port: 0xc000 | port & 0x3fff, ..*path }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sprayed_packets_use_each_path_equally_often() {
+        use crate::engine::Config;
+        use crate::secret::{SecretRandom, Seed};
+        use crate::verbs::DeviceTag;
+        for paths in [2, 4, 8, 100, 255] {
+            let config = Config { paths, ..Config::new(Gid::default()) };
+            let mut random = SecretRandom::new(Seed::from(1));
+            let mut env = Env::new(config, DeviceTag::from_random(1), &mut random);
+            let mut packets = std::collections::BTreeMap::new();
+            for _ in 0..u32::from(paths) * 1000 {
+                let port = sprayed(&Path::NOWHERE, &mut env).source_port;
+                assert!(port >= 0xc000);
+                *packets.entry(port).or_insert(0) += 1;
+            }
+            assert_eq!(packets.len(), usize::from(paths), "ports differ");
+            assert!(packets.values().all(|count| (980..=1020).contains(count)), "{packets:?}");
+        }
+    }
 
     #[test]
     fn source_ports_match_linux() {

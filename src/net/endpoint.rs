@@ -223,7 +223,7 @@ impl Endpoint {
     ) -> Result<Connection, Error> {
         check_private_data(private_data)?;
         let prepared = self.prepare()?;
-        let hello = hello::emit(&prepared.ring(), private_data);
+        let hello = prepared.hello(private_data);
         let timeout = self.config.connect_timeout;
         match &self.inner.signaling {
             Signaling::Cm(manager) => {
@@ -235,6 +235,7 @@ impl Endpoint {
                 let held = manager.connect(qp, to, &options)?;
                 let (ring, private_data) =
                     hello::parse(held.private_data()).ok_or(Error::Foreign)?;
+                prepared.agree(held.private_data());
                 let private_data = private_data.to_vec();
                 let (local, peer) = (held.local_addr(), held.peer_addr());
                 let info = ConnectionInfo { local, peer, private_data };

@@ -17,6 +17,28 @@ pub(super) const TOTAL: usize = BYTES + PRIVATE_DATA_MAX;
 // The REQ of the connection manager has 56 bytes for both.
 const _: () = assert!(TOTAL == 56);
 
+/// Marks the last byte of a hello that says what else its side can do, if the program's private
+/// data leave room for it. Peers that do not know of it ignore it.
+const CAN: u8 = 0xa0;
+const SELECTIVE_REPEAT: u8 = 1;
+
+/// Says in a hello that this side does selective repeat.
+pub(super) fn offer_selective_repeat(hello: &mut [u8; TOTAL]) {
+    let has_room = usize::from(hello[6]) < PRIVATE_DATA_MAX;
+    if let [.., last] = hello
+        && *last == 0
+        && has_room
+    {
+        *last = CAN | SELECTIVE_REPEAT;
+    }
+}
+
+/// Whether the side of a hello does selective repeat.
+pub(super) fn offers_selective_repeat(hello: &[u8]) -> bool {
+    let has_room = hello.get(6).is_some_and(|len| usize::from(*len) < PRIVATE_DATA_MAX);
+    has_room && hello.get(TOTAL - 1) == Some(&(CAN | SELECTIVE_REPEAT))
+}
+
 /// A hello: the own ring, and the program's private data.
 pub(super) fn emit(ring: &PeerRing, private_data: &[u8]) -> [u8; TOTAL] {
     let mut bytes = [0; TOTAL];
@@ -69,6 +91,20 @@ pub(super) fn refusal(bytes: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn selective_repeat_is_offered_where_private_data_leave_room() {
+        let rkey = RKey::new(1);
+        let ring = PeerRing { addr: 1, rkey, size: 1 << 16, writes: 300, send_max: 1 << 18 };
+        for len in [0, 1, PRIVATE_DATA_MAX - 1, PRIVATE_DATA_MAX] {
+            let data = vec![CAN | SELECTIVE_REPEAT; len];
+            let mut bytes = emit(&ring, &data);
+            assert!(!offers_selective_repeat(&bytes), "{len} bytes, without");
+            offer_selective_repeat(&mut bytes);
+            assert_eq!(offers_selective_repeat(&bytes), len < PRIVATE_DATA_MAX, "{len} bytes");
+            assert_eq!(parse(&bytes), Some((ring, &data[..])), "the rest is as it was");
+        }
+    }
 
     #[test]
     fn hello_round_trips_and_nonsense_is_refused() {

@@ -332,10 +332,11 @@ impl Request {
         check_private_data(private_data)?;
         let Self { endpoint, private_data: theirs, peer, by } = self;
         let prepared = endpoint.prepare()?;
-        let hello = hello::emit(&prepared.ring(), private_data);
+        let hello = prepared.hello(private_data);
         match by {
             RequestBy::Cm(request) => {
                 let ring = hello::parse(request.private_data()).ok_or(Error::Foreign)?.0;
+                prepared.agree(request.private_data());
                 let local = Some(request.local_addr());
                 let qp = prepared.qp.handle();
                 let mut options = Options::with_private_data(&hello);

@@ -216,6 +216,14 @@ impl Device for SoftNic {
         Ok(())
     }
 
+    fn offers_selective_repeat(&self) -> bool {
+        self.shared.core().engine.config().recovery.is_selective()
+    }
+
+    fn agree_selective_repeat(&self, qp: QpHandle, agreed: bool) -> bool {
+        self.shared.core().engine.agree_selective_repeat(qp, agreed)
+    }
+
     fn query_qp(&self, qp: QpHandle) -> Option<QpAttr> {
         self.shared.core().engine.query_qp(qp)
     }

@@ -8,7 +8,7 @@ use super::sightings::Sightings;
 use crate::decode::address::network_addresses;
 use crate::decode::{Context, TrainPosition, address_text};
 use crate::time::Instant;
-use crate::wire::aeth::Syndrome;
+use crate::wire::aeth::{Answer, Syndrome};
 use crate::wire::mad::{AttributeId, MgmtClass};
 use crate::wire::{
     Bits, Bth, Gid, IcrcVerdict, Msn, Network, Opcode, Packet, Psn, Qpn, RKey, Tunnel, cm,
@@ -275,6 +275,19 @@ impl PacketFacts {
     /// Returns what identifies a packet in a capture: its frame, and its position in a train or 0.
     pub fn identity(&self) -> (u64, u16) {
         (self.frame, self.train.map_or(0, |train| train.index))
+    }
+
+    /// Whether it is a SACK.
+    #[inline]
+    pub(crate) fn is_sack(&self) -> bool {
+        self.opcode == Opcode::RC_SELECTIVE_ACKNOWLEDGE
+    }
+
+    /// Whether it is a SACK of READ responses, which a requester sends.
+    #[inline]
+    pub(crate) fn is_sack_of_responses(&self) -> bool {
+        self.is_sack()
+            && self.aeth.is_some_and(|(syndrome, _)| matches!(syndrome.answer(), Answer::Ack(_)))
     }
 
     /// Returns the findings of the other files about the packet.

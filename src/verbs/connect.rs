@@ -55,6 +55,9 @@ pub struct Connect {
     pub psn: Option<Psn>,
     /// The traffic class: DSCP and ECN.
     pub traffic_class: u8,
+    /// Whether the peer has said that it does selective repeat: a soft NIC that does it, too, then
+    /// uses it. Other devices ignore it.
+    pub selective_repeat: bool,
 }
 
 impl Default for Connect {
@@ -74,6 +77,7 @@ impl Default for Connect {
             qkey: QKey::new(0x1111_1111),
             psn: None,
             traffic_class: 0,
+            selective_repeat: false,
         }
     }
 }
@@ -90,6 +94,7 @@ impl Connect {
         min_rnr_timer: RnrTimer,
         qkey: QKey,
         traffic_class: u8,
+        selective_repeat: bool,
     }
 
     /// Sets [`psn`](Self#structfield.psn).

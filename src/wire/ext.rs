@@ -4,7 +4,7 @@
 use super::Layer;
 use super::aeth::Syndrome;
 use super::layout::header;
-use super::num::{Bits, EeContext, Msn, QKey, Qpn, RKey, XrcSrqn};
+use super::num::{Bits, EeContext, Msn, Psn, QKey, Qpn, RKey, XrcSrqn};
 
 header! {
     /// Reliable datagram extended transport header.
@@ -107,6 +107,19 @@ header! {
     pub struct Ieth, IethRepr, IethLayout: Layer::Ieth, 4 bytes {
         /// The key that shall no longer be valid.
         rkey: RKey = 32,
+    }
+}
+
+header! {
+    /// Selective acknowledge extended transport header. The payload behind it is a bitmap: the most
+    /// significant bit of its first byte stands for the base PSN, the next for the PSN after it.
+    /// Everything from the BTH's PSN to the base PSN is missing. A responder sends it for requests,
+    /// with the AETH of a NAK; a requester for READ responses, with that of an ACK.
+    pub struct SackEth, SackEthRepr, SackEthLayout: Layer::SackEth, 4 bytes {
+        /// PSN of the bitmap's first bit.
+        base: Psn = 24,
+        /// Length of the bitmap in words of 64 bits: 1 to 4.
+        words: Bits<8> = 8,
     }
 }
 

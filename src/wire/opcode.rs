@@ -181,6 +181,8 @@ pub enum PayloadRule {
     UpToMtu(usize),
     /// This number of bytes exactly.
     Exactly(usize),
+    /// The bitmap of a SACK: 1 to 4 words of 8 bytes.
+    Bitmap,
 }
 
 impl PayloadRule {
@@ -191,6 +193,7 @@ impl PayloadRule {
             Self::FullMtu => len == mtu,
             Self::UpToMtu(least) => least <= len && len <= mtu,
             Self::Exactly(exact) => len == exact,
+            Self::Bitmap => len >= 8 && len <= 32 && len.is_multiple_of(8),
         }
     }
 }
@@ -257,6 +260,8 @@ bitflags::bitflags! {
         const IMM_DT = 1 << 8;
         /// Invalidate extended transport header.
         const IETH = 1 << 9;
+        /// Selective acknowledge extended transport header.
+        const SACK_ETH = 1 << 10;
     }
 }
 
@@ -265,7 +270,7 @@ impl Headers {
     pub const BTH_LEN: usize = 12;
 
     /// The length of each header, in the order of the bits.
-    const LENGTHS: [u8; 10] = [4, 8, 4, 4, 16, 28, 4, 8, 4, 4];
+    const LENGTHS: [u8; 11] = [4, 8, 4, 4, 16, 28, 4, 8, 4, 4, 4];
 
     /// The length of these headers together.
     #[inline]
@@ -284,7 +289,7 @@ impl Headers {
     /// Each of these headers, in wire order, and what it is called.
     #[inline]
     pub fn layers(self) -> impl Iterator<Item = (Self, Layer)> {
-        const LAYERS: [Layer; 10] = [
+        const LAYERS: [Layer; 11] = [
             Layer::Rdeth,
             Layer::Deth,
             Layer::Xrceth,
@@ -295,6 +300,7 @@ impl Headers {
             Layer::AtomicAckEth,
             Layer::ImmDt,
             Layer::Ieth,
+            Layer::SackEth,
         ];
         let all = (0..).zip(LAYERS).map(|(bit, layer)| (Self::from_bits_truncate(1 << bit), layer));
         all.filter(move |&(header, _)| self.contains(header))
@@ -435,6 +441,8 @@ opcodes! {
     XRC_SEND_ONLY_WITH_INVALIDATE = 0xb7: Xrc Send Only, [XRCETH IETH], UpToMtu(0), Request, TakenAndCompleted;
     XRC_FLUSH = 0xbc: Xrc Flush Only, [XRCETH FETH RETH], Exactly(0), Request, Untouched;
     XRC_ATOMIC_WRITE = 0xbd: Xrc AtomicWrite Only, [XRCETH RETH], Exactly(8), Request, Untouched;
+    // C0h to FFh are the manufacturers': a packet of reliable connections, between peers that agreed.
+    RC_SELECTIVE_ACKNOWLEDGE = 0xd1: Rc SelectiveAcknowledge Only, [AETH SACK_ETH], Bitmap, Response, Untouched;
 }
 
 #[cfg(test)]
@@ -462,6 +470,7 @@ mod tests {
     fn the_upper_three_bits_are_the_service() {
         for info in Opcode::assigned() {
             let service = match info.opcode.0 >> 5 {
+                6 | 7 => continue, // the manufacturers'
                 0 => Service::Rc,
                 1 => Service::Uc,
                 2 => Service::Rd,

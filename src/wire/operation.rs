@@ -15,6 +15,9 @@ pub enum Operation {
     Acknowledge,
     /// The response to an atomic operation: the value before it.
     AtomicAcknowledge,
+    /// An acknowledgement of single packets behind a gap, of this crate's own: no standard peer gets
+    /// it.
+    SelectiveAcknowledge,
     /// Compare and swap.
     CompareSwap,
     /// Fetch and add.
@@ -114,6 +117,7 @@ operations! {
     ReadResponse: None, None, false;
     Acknowledge: None, None, false;
     AtomicAcknowledge: None, None, false;
+    SelectiveAcknowledge: None, None, false;
     CompareSwap: Atomic, Atomic, true;
     FetchAdd: Atomic, Atomic, true;
     Resync: None, Acknowledge, false;

@@ -6,8 +6,8 @@ use zerocopy::IntoBytes;
 use super::bth::{Bth, BthRepr};
 use super::ext::{
     Aeth, AethRepr, AtomicAckEth, AtomicAckEthRepr, AtomicEth, AtomicEthRepr, Deth, DethRepr, Feth,
-    FethRepr, Ieth, IethRepr, ImmDt, ImmDtRepr, Rdeth, RdethRepr, Reth, RethRepr, Xrceth,
-    XrcethRepr,
+    FethRepr, Ieth, IethRepr, ImmDt, ImmDtRepr, Rdeth, RdethRepr, Reth, RethRepr, SackEth,
+    SackEthRepr, Xrceth, XrcethRepr,
 };
 use super::mad::Mad;
 use super::num::{Bits, Qpn};
@@ -223,6 +223,11 @@ impl<'a> Packet<'a> {
         self.extension(Headers::IETH)
     }
 
+    /// Returns the SackETH, if there is one.
+    pub fn sack_eth(&self) -> Option<&'a SackEth> {
+        self.extension(Headers::SACK_ETH)
+    }
+
     /// The management datagram, if the packet is for one of the queue pairs that take them.
     #[inline]
     pub fn mad(&self) -> Option<Result<Mad<'a>, ParseError>> {
@@ -245,6 +250,7 @@ pub struct Extensions {
     pub atomic_ack_eth: Option<AtomicAckEthRepr>,
     pub imm_dt: Option<ImmDtRepr>,
     pub ieth: Option<IethRepr>,
+    pub sack_eth: Option<SackEthRepr>,
 }
 
 impl Extensions {
@@ -261,6 +267,7 @@ impl Extensions {
             atomic_ack_eth: packet.atomic_ack_eth().map(AtomicAckEth::repr),
             imm_dt: packet.imm_dt().map(ImmDt::repr),
             ieth: packet.ieth().map(Ieth::repr),
+            sack_eth: packet.sack_eth().map(SackEth::repr),
         }
     }
 
@@ -277,6 +284,7 @@ impl Extensions {
         headers.set(Headers::ATOMIC_ACK_ETH, self.atomic_ack_eth.is_some());
         headers.set(Headers::IMM_DT, self.imm_dt.is_some());
         headers.set(Headers::IETH, self.ieth.is_some());
+        headers.set(Headers::SACK_ETH, self.sack_eth.is_some());
         headers
     }
 
@@ -295,6 +303,7 @@ impl Extensions {
         put(out, self.atomic_ack_eth.map(|header| header.emit()));
         put(out, self.imm_dt.map(|header| header.emit()));
         put(out, self.ieth.map(|header| header.emit()));
+        put(out, self.sack_eth.map(|header| header.emit()));
     }
 }
 

@@ -83,7 +83,9 @@ pub enum Class {
 impl Class {
     pub fn of(operation: Operation) -> Self {
         match operation {
-            Operation::Acknowledge | Operation::Cnp => Self::Acknowledge,
+            Operation::Acknowledge | Operation::SelectiveAcknowledge | Operation::Cnp => {
+                Self::Acknowledge
+            }
             Operation::ReadResponse | Operation::AtomicAcknowledge => Self::Response,
             _ => Self::Request,
         }

@@ -24,8 +24,8 @@ use roce::wire::layout::BitRange;
 use roce::wire::{
     Aeth, AtomicAckEth, AtomicEth, Bits, Bth, BthRepr, Deth, Ethernet, EthernetRepr, Extensions,
     Feth, FrameRepr, Grh, GrhRepr, Header, Ieth, ImmDt, Ipv4, Ipv4Repr, Ipv6, Ipv6Repr, Layer,
-    LinkType, Lrh, LrhRepr, NetworkRepr, Opcode, PacketRepr, Qpn, Rdeth, Reth, Vlan, VlanRepr,
-    Xrceth,
+    LinkType, Lrh, LrhRepr, NetworkRepr, Opcode, PacketRepr, Qpn, Rdeth, Reth, SackEth, Vlan,
+    VlanRepr, Xrceth,
 };
 
 /// The bytes that a string of hexadecimal digits stands for; blanks may be put anywhere between
@@ -93,7 +93,9 @@ pub fn captured_frames(path: &Path) -> Vec<Vec<u8>> {
 /// kernel's and Wireshark's tables, not from the crate's.
 #[rustfmt::skip]
 pub const HEADER_LISTS: &[(&[Layer], &[u8])] = {
-    use Layer::{Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, Rdeth, Reth, Xrceth};
+    use Layer::{
+        Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, Rdeth, Reth, SackEth, Xrceth,
+    };
     &[
         (&[], &[
             0x00, 0x01, 0x02, 0x04, 0x07, 0x08, 0x0e, 0x20, 0x21, 0x22, 0x24, 0x27, 0x28, 0x80, 0x81, 0xae,
@@ -125,6 +127,8 @@ pub const HEADER_LISTS: &[(&[Layer], &[u8])] = {
         (&[Xrceth, AtomicEth], &[0xb3, 0xb4]),
         (&[Xrceth, Ieth], &[0xb6, 0xb7]),
         (&[Xrceth, Feth, Reth], &[0xbc]),
+        // This crate's own.
+        (&[Aeth, SackEth], &[0xd1]),
     ]
 };
 
@@ -132,6 +136,7 @@ pub const HEADER_LISTS: &[(&[Layer], &[u8])] = {
 pub fn extension_len(layer: Layer) -> usize {
     match layer {
         Layer::Rdeth | Layer::Xrceth | Layer::Feth | Layer::Aeth | Layer::ImmDt | Layer::Ieth => 4,
+        Layer::SackEth => 4,
         Layer::Deth | Layer::AtomicAckEth => 8,
         Layer::Reth => 16,
         Layer::AtomicEth => 28,
@@ -314,6 +319,7 @@ fn extensions(opcode: u8, random: &[u8]) -> Extensions {
             .then(|| header::<AtomicAckEth>(&random[68..]).repr()),
         imm_dt: has(Layer::ImmDt).then(|| header::<ImmDt>(&random[76..]).repr()),
         ieth: has(Layer::Ieth).then(|| header::<Ieth>(&random[80..]).repr()),
+        sack_eth: has(Layer::SackEth).then(|| header::<SackEth>(&random[84..]).repr()),
     }
 }
 

@@ -318,6 +318,9 @@ fn nearly_right(s: &Script, info: &roce::wire::OpcodeInfo, dice: &mut Dice) -> P
     if headers.contains(Headers::DETH) {
         packet = packet.deth(0x1111, PEER);
     }
+    if headers.contains(Headers::SACK_ETH) {
+        packet = packet.sack(base + dice.roll(9) as u32, dice.roll(6) as u32);
+    }
     if headers.contains(Headers::RDETH) {
         let ee_context = roce::wire::EeContext::new(1);
         packet.ext.rdeth = Some(roce::wire::RdethRepr { ee_context });

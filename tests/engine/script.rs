@@ -137,6 +137,12 @@ impl Pkt {
         self
     }
 
+    pub fn sack(mut self, base: u32, words: u32) -> Self {
+        let base = Psn::new(base);
+        self.ext.sack_eth = Some(roce::wire::SackEthRepr { base, words: Bits::low(words) });
+        self
+    }
+
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         PacketRepr::new(self.bth, self.ext, &self.payload).expect("headers").emit(&mut out);

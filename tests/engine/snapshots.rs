@@ -147,6 +147,9 @@ impl Scene {
         if headers.contains(Headers::FETH) {
             packet = packet.feth(1, 0);
         }
+        if headers.contains(Headers::SACK_ETH) {
+            packet = packet.sack(psn.wrapping_add(1), 1).fill(8);
+        }
         packet
     }
 
@@ -265,6 +268,7 @@ fn response_to(kind: QpType, state: QpState, info: &OpcodeInfo, when: When) -> O
             (Operation::ReadResponse, Position::Only) => packet.fill(8),
             (Operation::ReadResponse, _) => packet.fill(256),
             (Operation::AtomicAcknowledge, _) => packet.original(3),
+            (Operation::SelectiveAcknowledge, _) => packet.sack(psn + 1, 1).fill(8),
             _ => packet,
         }
     };

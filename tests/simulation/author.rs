@@ -8,7 +8,9 @@ use roce::verbs::{Access, Mtu, MwType, QpType, SendFlags};
 
 use super::dice::Dice;
 use super::model::{Local, Piece, Recv, Remote, Request};
-use super::plan::{ALL, End, Flow, Found, Key, Kill, Link, Nic, Plan, RECV, Race, Srq, Story};
+use super::plan::{
+    ALL, End, Flow, Found, Key, Kill, Link, Mode, Nic, Plan, RECV, Race, Srq, Story,
+};
 
 /// Maximum number of operations of a flow.
 pub const OPS_MAX: usize = 10;
@@ -33,11 +35,22 @@ fn micros(count: usize) -> Duration {
     Duration::from_micros(count as u64)
 }
 
-/// The story of a seed.
-pub fn write(seed: u64) -> Plan {
+/// The story of a seed in a mode of recovery.
+pub fn write(seed: u64, mode: Mode) -> Plan {
+    let mut plan = write_usual(seed);
+    plan.mode = mode;
+    if mode.paths > 1 {
+        // Packets on several paths overtake each other.
+        plan.faults.jitter = plan.faults.jitter.max(micros(20));
+    }
+    plan
+}
+
+fn write_usual(seed: u64) -> Plan {
     let mut dice = Dice::new(seed);
     let nics = dice.pick(&[2, 2, 3, 4, 8]);
     let plan = Plan {
+        mode: Mode::USUAL,
         nics: (0..nics).map(|_| nic(&mut dice)).collect(),
         faults: faults(&mut dice),
         chance: dice.roll(),

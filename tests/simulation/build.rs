@@ -1,8 +1,12 @@
 //! Construction of a story's objects in engines.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
-use roce::engine::{Batch, Config, CqHandle, Engine, MrAttr, QpCreate, QpHandle, SrqCreate};
+use roce::engine::{
+    Batch, Config, CqHandle, EarlyTimeouts, Engine, MrAttr, QpCreate, QpHandle, Recovery,
+    ReorderThreshold, SrqCreate,
+};
 use roce::link::fault::Rule;
 use roce::memory::Buffer;
 use roce::verbs::{
@@ -15,7 +19,7 @@ use roce::wire::{Bits, Gid, Psn, QKey};
 use super::author::{INLINE, OPS_MAX};
 use super::dice::Dice;
 use super::names::BASE;
-use super::plan::{ALL, Key, Plan};
+use super::plan::{ALL, Key, Mode, Plan};
 use super::world::{EndAction, Nic, Runner, World, group};
 
 impl World<'_> {
@@ -75,7 +79,9 @@ impl World<'_> {
                 rnr_retry: RnrRetry(Bits::low(end.rnr_retry)),
                 ..QpAttr::default()
             };
-            bring_up(&mut self.net.hosts[end.nic].engine, runners[side].qp, &attr);
+            let engine = &mut self.net.hosts[end.nic].engine;
+            engine.agree_selective_repeat(runners[side].qp, true);
+            bring_up(engine, runners[side].qp, &attr);
             if end.cut_off {
                 self.cut_off.push(runners[side].qpn);
             }
@@ -172,6 +178,15 @@ pub fn nic(plan: &Plan, number: usize) -> Nic {
     config.advertise_credits = nic.credits;
     config.peer_window_bytes = nic.peer_window_bytes;
     config.ack_delay = nic.ack_delay;
+    let Mode { selective, receive, paths } = plan.mode;
+    if selective {
+        config.recovery = Recovery::SelectiveRepeat(EarlyTimeouts::IRN);
+    }
+    (config.receive, config.paths) = (receive, paths);
+    if paths > 1 {
+        config.pin_source_port = false;
+        config.reorder = ReorderThreshold { packets: 8, time: Duration::from_micros(30) };
+    }
     let mut engine = Engine::new(config, nic.seed);
     let pd = engine.create_pd().unwrap();
     let xrcd = engine.create_xrcd().unwrap();

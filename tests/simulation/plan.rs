@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use roce::engine::Notify;
+use roce::engine::{Notify, ReceiveMode};
 use roce::link::fault::{Action, Faults};
 use roce::verbs::{Access, Mtu, MwType, QpType};
 
@@ -16,8 +16,35 @@ pub const ALL: Access = Access::LOCAL_WRITE.union(Access::MW_BIND).union(Access:
 /// Identifiers of receives have this bit, those of sends have not.
 pub const RECV: u64 = 1 << 32;
 
+/// Recovery from loss, treatment of packets that come before others, number of source ports.
+#[derive(Clone, Copy, Debug)]
+pub struct Mode {
+    pub selective: bool,
+    pub receive: ReceiveMode,
+    pub paths: u8,
+}
+
+impl Mode {
+    /// The default.
+    pub const USUAL: Self = Self { selective: false, receive: ReceiveMode::InOrder, paths: 1 };
+
+    /// All others.
+    pub fn others() -> impl Iterator<Item = Self> {
+        let modes = [ReceiveMode::InOrder, ReceiveMode::Buffer, ReceiveMode::Place];
+        let all = modes.into_iter().flat_map(|receive| {
+            [(false, 1), (false, 4), (true, 1), (true, 4)].map(|(selective, paths)| Self {
+                selective,
+                receive,
+                paths,
+            })
+        });
+        all.skip(1)
+    }
+}
+
 #[derive(Debug)]
 pub struct Plan {
+    pub mode: Mode,
     pub nics: Vec<Nic>,
     pub faults: Faults,
     /// Seed of the network's chances.

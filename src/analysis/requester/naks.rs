@@ -74,6 +74,15 @@ impl Requester {
         }
     }
 
+    /// A SACK says what is missing, as far as its bitmap reaches: the requester retransmits that, and
+    /// nothing else.
+    fn note_sack(&mut self, sequence: u64, packet: &PacketFacts) {
+        let end = sequence + 1 + u64::from(packet.payload_len) * 8;
+        let (time, frame) = (packet.time, packet.frame);
+        let (cause, asked) = (RetransmissionCause::SequenceNak, Asked::Missing);
+        self.recovery.sack = Some((Trigger { cause, sequence, time, frame, asked }, end));
+    }
+
     fn set_trigger(&mut self, cause: RetransmissionCause, sequence: u64, packet: &PacketFacts) {
         let (time, frame) = (packet.time, packet.frame);
         // After an RNR NAK some responders report the packets behind as out of sequence.
@@ -134,11 +143,15 @@ impl Requester {
             verdict.duplicate = true;
             return;
         }
-        let slot = usize::try_from(code.code().get()).unwrap_or(0);
-        if let Some(counter) = self.statistics.naks.get_mut(slot) {
-            *counter += 1;
+        if packet.is_sack() {
+            self.note_sack(sequence, packet);
+        } else {
+            let slot = usize::try_from(code.code().get()).unwrap_or(0);
+            if let Some(counter) = self.statistics.naks.get_mut(slot) {
+                *counter += 1;
+            }
+            self.evidence().naks.push(packet.frame);
         }
-        self.evidence().naks.push(packet.frame);
         // One that others overtook was sent before they acknowledged.
         let is_late = is_sent_earlier || packet.sightings().reordered.is_some();
         let ack = self.answers.last;

@@ -92,6 +92,8 @@ pub(super) struct Recovery {
     /// The last sequence-error NAKs that it has not acted on, also those of what is acknowledged by
     /// now.
     pub(super) naks: VecDeque<Trigger>,
+    /// The last SACK, and the end of what it reports on.
+    pub(super) sack: Option<(Trigger, u64)>,
     /// The implied NAK that the requester has not acted on yet.
     pub(super) implied: Option<Trigger>,
     pub(super) open_timeout: Option<OpenTimeout>,

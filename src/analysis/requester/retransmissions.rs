@@ -58,6 +58,12 @@ impl Requester {
             // So old that it is forgotten: acknowledged long ago.
             return Repeat::Rewind(RetransmissionCause::Timeout, None);
         };
+        if let Some((sack, end)) = self.recovery.sack
+            && (sack.sequence..end).contains(&sequence)
+            && record.time < sack.time
+        {
+            return Repeat::Rewind(sack.cause, Some(sack));
+        }
         let elapsed = now.saturating_since(record.time);
         let is_copy = record.digest == packet.digest && elapsed < RTT_LEAST;
         if let Some(trigger) = self.trigger_of(sequence, record, is_copy, now) {

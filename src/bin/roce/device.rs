@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use roce::device::Device;
 use roce::engine::congestion::Settings;
+use roce::engine::{ReceiveMode, Recovery, RecoveryOptions};
 use roce::link::interface::gid;
 use roce::link::{self, SpecError};
 use roce::nic::SoftNic;
@@ -57,6 +58,9 @@ pub(crate) struct SoftNicArgs {
 
     #[command(flatten)]
     congestion: CongestionArgs,
+
+    #[command(flatten)]
+    recovery: RecoveryArgs,
 }
 
 /// Options of congestion control of soft NICs.
@@ -104,6 +108,39 @@ impl CongestionArgs {
     }
 }
 
+/// Recovery from loss, and the order of packets.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct RecoveryArgs {
+    /// Recovery from loss of soft NICs: go-back-N, or selective repeat with peers that do it, too
+    #[arg(long, value_name = "gbn|sr", env = "ROCE_RECOVERY", hide_env = true)]
+    recovery: Option<Recovery>,
+
+    /// Packets that come before others: dropped, held, or held with their payload in its place
+    #[arg(long, value_name = "in-order|buffer|place", env = "ROCE_RECEIVE", hide_env = true)]
+    receive: Option<ReceiveMode>,
+
+    /// Spray packets over this many UDP source ports; the peer must hold packets, too
+    #[arg(long, value_name = "N", env = "ROCE_PATHS", hide_env = true,
+          value_parser = clap::value_parser!(u8).range(1..))]
+    paths: Option<u8>,
+}
+
+impl RecoveryArgs {
+    /// The options that were named.
+    pub(crate) fn options(&self) -> RecoveryOptions {
+        RecoveryOptions { recovery: self.recovery, receive: self.receive, paths: self.paths }
+    }
+
+    /// The variables by which a program's library is told of them.
+    pub(crate) fn variables(&self) -> [(&'static str, Option<String>); 3] {
+        [
+            ("ROCE_RECOVERY", self.recovery.map(|it| it.to_string())),
+            ("ROCE_RECEIVE", self.receive.map(|it| it.to_string())),
+            ("ROCE_PATHS", self.paths.map(|it| it.to_string())),
+        ]
+    }
+}
+
 /// Starts a device.
 pub(crate) fn start(spec: &Spec, soft: &SoftNicArgs) -> anyhow::Result<Arc<dyn Device>> {
     match spec {
@@ -111,7 +148,11 @@ pub(crate) fn start(spec: &Spec, soft: &SoftNicArgs) -> anyhow::Result<Arc<dyn D
             let settings = soft.congestion.settings()?;
             let link = if soft.no_shm { at.open_without_shared_memory() } else { at.open(None) };
             let link = link.with_context(|| format!("-d {spec}"))?;
-            let nic = SoftNic::start_with(link, |config| settings.apply(config));
+            let recovery = soft.recovery.options();
+            let nic = SoftNic::start_with(link, |config| {
+                settings.apply(config);
+                recovery.apply(config);
+            });
             Ok(Arc::new(nic.with_context(|| format!("cannot start a NIC on {spec}"))?))
         }
         Spec::Verbs(name) => {

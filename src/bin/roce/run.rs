@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use roce::engine::congestion::Settings;
 use roce::link::{NamedSpec, fault};
 
-use crate::device::CongestionArgs;
+use crate::device::{CongestionArgs, RecoveryArgs};
 use crate::outfile;
 use crate::output::say;
 
@@ -100,6 +100,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     congestion: CongestionArgs,
 
+    #[command(flatten)]
+    recovery: RecoveryArgs,
+
     /// Do not say which devices the program has
     #[arg(short, long)]
     quiet: bool,
@@ -152,6 +155,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     if args.no_shm {
         command.env("ROCE_SHM", "off");
+    }
+    for (name, value) in args.recovery.variables() {
+        set(&mut command, name, value.map(Into::into));
     }
     let (library, redirect) = (directory.join(library::NAME), directory.join(FILES));
     files::show(&mut command, files::choose(name)?, &args.devices, &library, &redirect)?;

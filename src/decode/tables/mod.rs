@@ -70,6 +70,7 @@ tables! {
     AtomicAckEth: "AtomicAckETH - Atomic ACK Extended Transport Header", transport::ATOMIC_ACK_ETH;
     ImmDt: "ImmDt - Immediate Data", transport::IMM_DT;
     Ieth: "IETH - Invalidate Extended Transport Header", transport::IETH;
+    SackEth: "SackETH - Selective Acknowledge Extended Transport Header", transport::SACK_ETH;
     Payload: "Payload", transport::PAYLOAD;
     Pad: "Padding", transport::PAD;
     Icrc: "Invariant CRC", transport::ICRC;

@@ -6,7 +6,7 @@ use crate::wire::aeth::Answer;
 use crate::wire::layout::BitRange;
 use crate::wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Cnp, Deth, Encapsulation, Feth, Grh, Ieth, ImmDt, Lrh,
-    Rdeth, Reth, Xrceth,
+    Rdeth, Reth, SackEth, Xrceth,
 };
 
 pub(in super::super) static LRH: [Field; 10] = [
@@ -200,6 +200,18 @@ pub(in super::super) static IETH: [Field; 2] = [
     // As in tshark, the header and its only field have one name.
     Field::whole("infiniband.ieth", "RKey"),
     Field::bits("infiniband.ieth", "RKey to invalidate", Ieth::LAYOUT.rkey, Show::Bytes),
+];
+
+pub(in super::super) static SACK_ETH: [Field; 4] = [
+    Field::whole("roce.sacketh", "Selective ACK Extended Transport Header"),
+    Field::bits("roce.sacketh.base", "Base PSN", SackEth::LAYOUT.base, Show::Dec),
+    Field::bits("roce.sacketh.words", "Words of the bitmap", SackEth::LAYOUT.words, Show::Dec),
+    Field::computed("roce.sacketh.count", "Packets received", Show::Dec, |context, _| {
+        let packet = context.frame.packet()?;
+        packet.sack_eth()?;
+        let received = packet.payload().iter().map(|byte| u64::from(byte.count_ones())).sum();
+        Some(Value::Uint(received))
+    }),
 ];
 
 /// Returns the payload as tshark defines it: with the pad bytes.

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 
 use super::super::env::Env;
 use super::super::keys::Refusal;
+use super::super::reorder::Bitmap;
 use super::super::send_queue::packets;
 use super::super::sge::Outgoing as _;
 use super::super::{CnpScope, Counter};
@@ -25,8 +26,8 @@ use crate::verbs::{Access, QpType};
 use crate::wire::aeth::{Answer, Credits, NakCode};
 use crate::wire::batch::{Batch, Draft};
 use crate::wire::{
-    AethRepr, AtomicAckEthRepr, BthRepr, CnpRepr, Gid, Headers, Msn, Opcode, Operation, Path,
-    Position, Psn, RKey,
+    AethRepr, AtomicAckEthRepr, Bits, BthRepr, CnpRepr, Gid, Headers, Msn, Opcode, Operation, Path,
+    Position, Psn, RKey, SackEthRepr,
 };
 
 /// Opcodes of READ responses, by position.
@@ -53,6 +54,7 @@ pub(super) enum PendingResponse {
         sent: u32,
         msn: Msn,
         counts: bool,
+        part: Part,
     },
     Atomic {
         psn: Psn,
@@ -68,12 +70,37 @@ pub(super) enum PendingResponse {
     },
 }
 
+/// Part of a READ's responses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Whether it begins with the first response, and ends with the last.
+    pub(super) begins: bool,
+    pub(super) ends: bool,
+}
+
+impl Part {
+    /// All responses.
+    pub(super) const WHOLE: Self = Self { begins: true, ends: true };
+
+    /// Position among all responses of a packet with a position in this part.
+    fn position(self, within: Position) -> Position {
+        match (within.begins() && self.begins, within.ends() && self.ends) {
+            (true, true) => Position::Only,
+            (true, false) => Position::First,
+            (false, true) => Position::Last,
+            (false, false) => Position::Middle,
+        }
+    }
+}
+
 /// Kind of an acknowledge packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AckKind {
     Ack,
     RnrNak,
     Nak(NakCode),
+    /// A SACK: what is held behind the gap at its PSN is put in when it is sent.
+    Sack,
 }
 
 /// The memory of a READ is not accessible any more: the response with this PSN cannot be sent.
@@ -160,6 +187,24 @@ impl ResponseQueue {
         }
     }
 
+    /// Adds the response to a duplicate READ in front of later ones: a requester that repeats
+    /// selectively asks for single packets while the rest is still sent.
+    pub(super) fn push_repeated(&mut self, psn: Psn, response: PendingResponse) {
+        let is_later = |other: &PendingResponse| match other {
+            PendingResponse::Read { psn: first, sent, .. } => first.plus(*sent).since(psn) > 0,
+            PendingResponse::Ack { psn: at, .. }
+            | PendingResponse::Atomic { psn: at, .. }
+            | PendingResponse::Empty { psn: at, .. } => at.since(psn) > 0,
+        };
+        if let Some(at) = self.earlier.iter().position(is_later) {
+            self.earlier.insert(at, response);
+        } else if self.newest.as_ref().is_some_and(is_later) {
+            self.earlier.push_back(response);
+        } else {
+            self.push(response);
+        }
+    }
+
     #[inline]
     fn pop(&mut self) {
         if self.earlier.pop_front().is_none() {
@@ -181,6 +226,12 @@ impl ResponseQueue {
     /// Acknowledges everything through `psn`. An ACK that is still pending is coalesced with this
     /// one.
     pub(super) fn acknowledge(&mut self, psn: Psn, msn: Msn) {
+        if let Some(PendingResponse::Ack { psn: gap, kind: AckKind::Sack, .. }) = self.newest {
+            // The gap that it reports has closed, or is reported again.
+            let psn = if psn.since(gap) >= 0 { psn } else { gap.plus(Psn::HALF * 2 - 1) };
+            self.newest = Some(PendingResponse::Ack { psn, msn, kind: AckKind::Ack });
+            return;
+        }
         // Rule: T-32.
         match &mut self.newest {
             Some(PendingResponse::Ack { psn: old, msn: count, kind: AckKind::Ack }) => {
@@ -192,8 +243,18 @@ impl ResponseQueue {
         }
     }
 
-    /// Sends a NAK or RNR NAK, unless the same one is pending.
+    /// Sends a NAK, RNR NAK or SACK, unless the same one is pending. A SACK says what an ACK before
+    /// it does.
     pub(super) fn nak(&mut self, psn: Psn, msn: Msn, kind: AckKind) {
+        if kind == AckKind::Sack
+            && matches!(
+                self.newest,
+                Some(PendingResponse::Ack { kind: AckKind::Ack | AckKind::Sack, .. })
+            )
+        {
+            self.newest = Some(PendingResponse::Ack { psn, msn, kind });
+            return;
+        }
         if let Some(PendingResponse::Ack { psn: last, kind: same, .. }) = self.newest
             && (last, same) == (psn, kind)
         {
@@ -201,6 +262,30 @@ impl ResponseQueue {
         }
         // Rule: P-12.3.
         self.push(PendingResponse::Ack { psn, msn, kind });
+    }
+
+    /// Returns PSN and MSN of the SACK that is the next response, if it is one.
+    pub(super) fn next_sack(&mut self) -> Option<(Psn, Msn)> {
+        if self.cnp_pending {
+            return None;
+        }
+        match self.oldest() {
+            Some(PendingResponse::Ack { psn, msn, kind: AckKind::Sack }) => Some((*psn, *msn)),
+            _ => None,
+        }
+    }
+
+    /// Removes the SACK that was sent.
+    pub(super) fn sack_sent(&mut self) {
+        self.delayed_ack.stop();
+        self.pop();
+    }
+
+    /// Replaces the SACK that is the next response by an ACK of everything through `psn`.
+    pub(super) fn replace_sack(&mut self, through: Psn) {
+        if let Some(PendingResponse::Ack { psn, kind, .. }) = self.oldest() {
+            (*psn, *kind) = (through, AckKind::Ack);
+        }
     }
 
     /// Notes that a packet from `peer` carried the mark "congestion experienced"; returns whether a
@@ -288,6 +373,7 @@ impl ResponseQueue {
                     AckKind::Ack => Answer::Ack(credits),
                     AckKind::RnrNak => Answer::RnrNak(attr.min_rnr_timer),
                     AckKind::Nak(code) => Answer::Nak(code),
+                    AckKind::Sack => Answer::Nak(NakCode::PsnSequenceError),
                 };
                 send(Opcode::RC_ACKNOWLEDGE, psn, (answer, msn), None, attr, batch);
             }
@@ -317,13 +403,14 @@ impl ResponseQueue {
         env: &mut Env,
         batch: &mut Batch,
     ) -> Result<(), ReadFault> {
-        let PendingResponse::Read { psn, va, rkey, len, sent, msn, counts } = response else {
+        let PendingResponse::Read { psn, va, rkey, len, sent, msn, counts, part } = response else {
             return Ok(());
         };
         let count = packets(len, attr.mtu);
         let offset = sent * attr.mtu;
         let size = (len - offset).min(attr.mtu);
-        let position = position(sent, count);
+        let within = position(sent, count);
+        let position = part.position(within);
         let opcode = READ_RESPONSES[position as usize];
         let aeth = (position != Position::Middle).then_some((Answer::Ack(credits), msn));
         let psn = psn.plus(sent);
@@ -347,7 +434,7 @@ impl ResponseQueue {
             return Err(ReadFault { psn });
         }
         env.count(Counter::Sent);
-        if position.ends() {
+        if within.ends() {
             self.pop();
         } else if let Some(PendingResponse::Read { sent, .. }) = self.oldest() {
             *sent += 1;
@@ -409,6 +496,30 @@ fn append_read(
     let (owner, needed) = (attr.window_owner(), Access::REMOTE_READ);
     let grant = env.keys.remote(pd, owner, rkey, va, len.into(), needed)?;
     draft.append(grant, len as usize, true)
+}
+
+/// Sends a SACK: what is missing from `psn` to `base`, and the packets from `base` on that are held.
+/// That of a responder has the AETH of a NAK, that of a requester, for READ responses, of an ACK.
+pub(super) fn send_sack(
+    psn: Psn,
+    aeth: (Answer, Msn),
+    base: Psn,
+    bitmap: Bitmap,
+    attr: &Attributes,
+    env: &mut Env,
+    batch: &mut Batch,
+) {
+    let words = bitmap.last().map_or(0, |last| last / 64) + 1;
+    let mut draft = batch.draft();
+    put_headers(&mut draft, Opcode::RC_SELECTIVE_ACKNOWLEDGE, psn, Some(aeth), 0, attr);
+    let sack = SackEthRepr { base, words: Bits::low(words) };
+    draft.put(sack.emit().as_bytes());
+    for word in bitmap.words().iter().take(words as usize) {
+        draft.put(&word.to_be_bytes());
+    }
+    draft.finish();
+    env.count(Counter::SackSent);
+    env.count(Counter::Sent);
 }
 
 /// Sends a congestion notification.
@@ -494,6 +605,30 @@ impl DelayedAck {
             self.backoff = 0;
         }
         true
+    }
+}
+
+/// Times at which the ages of gaps are checked, in order: each is one threshold after its gap was
+/// seen, and leaves then.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct GapChecks(VecDeque<(Instant, SlotId)>);
+
+impl GapChecks {
+    /// Time of the next check.
+    #[inline]
+    pub(in crate::engine) fn next(&self) -> Option<Instant> {
+        self.0.front().map(|(at, _)| *at)
+    }
+
+    /// Adds a check, not earlier than those before.
+    pub(super) fn push(&mut self, at: Instant, slot: SlotId) {
+        self.0.push_back((at, slot));
+    }
+
+    /// Removes the next check that is due at `now`.
+    pub(in crate::engine) fn pop(&mut self, now: Instant) -> Option<SlotId> {
+        self.next().filter(|at| *at <= now)?;
+        self.0.pop_front().map(|(_, slot)| slot)
     }
 }
 

@@ -26,6 +26,8 @@ pub(in crate::engine) struct Attributes {
     pub(super) min_rnr_timer: RnrTimer,
     pub(super) max_rd_atomic: u8,
     pub(super) max_dest_rd_atomic: u8,
+    /// Whether the peer agreed to selective repeat.
+    selective: bool,
     pub(super) pkey: PKey,
     pub(in crate::engine) slot: SlotId,
     pub(in crate::engine) qpn: Qpn,
@@ -66,6 +68,7 @@ impl Attributes {
             min_rnr_timer: RnrTimer(Bits::low(0)),
             max_rd_atomic: 0,
             max_dest_rd_atomic: 0,
+            selective: false,
             pkey: PKey::DEFAULT,
             slot: SlotId(0),
             qpn: Qpn::new(0),
@@ -88,6 +91,17 @@ impl Attributes {
 
     pub(super) fn set_numbers(&mut self, handle: QpHandle, slot: SlotId, qpn: Qpn) {
         (self.handle, self.slot, self.qpn) = (handle, slot, qpn);
+    }
+
+    /// Whether the peer agreed to selective repeat.
+    #[inline]
+    pub(super) fn is_selective(&self) -> bool {
+        self.selective
+    }
+
+    /// Sets whether the peer agreed to selective repeat.
+    pub(super) fn set_selective(&mut self, selective: bool) {
+        self.selective = selective;
     }
 
     #[inline]

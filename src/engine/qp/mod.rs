@@ -25,13 +25,14 @@ mod rx;
 mod tx;
 mod ud;
 
-pub(super) use ack::DelayedAcks;
+pub(super) use ack::{DelayedAcks, GapChecks};
 pub(super) use attr::Attributes;
 
 use super::Counter;
 use super::config::OBJECT_BYTES;
 use super::congestion::Flow;
 use super::env::Env;
+use super::path::sprayed;
 use super::peer_port::PeerPort;
 use crate::memory::prefetch;
 use crate::table::{Present, SlotId};
@@ -40,8 +41,9 @@ use crate::verbs::{
     AttrMask, EventType, ModifyError, PdHandle, PostError, Posting, QpAttr, QpCreate, QpHandle,
     QpState, QpType, RecvWr, SendWr, WrId,
 };
+use crate::wire::aeth::Answer;
 use crate::wire::batch::Batch;
-use crate::wire::{Bth, Opcode, OpcodeInfo, Packet, Psn, Qpn, Received, Role};
+use crate::wire::{Bth, Opcode, OpcodeInfo, Operation, Packet, Psn, Qpn, Received, Role};
 use flow::{CONGESTION_EXPERIENCED, Evidence};
 use rx::Rx;
 use tx::{ResponseOutcome, Step, Tx};
@@ -250,6 +252,12 @@ impl Qp {
         // Rule: S-02.2.
         let allowed = match info.role {
             Role::Request => rules.requests,
+            Role::Response
+                if info.operation == Operation::SelectiveAcknowledge
+                    && !self.attr.is_selective() =>
+            {
+                return Err(Counter::BadOpcode);
+            }
             Role::Response => rules.responses,
             Role::Notification => return Err(Counter::BadOpcode),
         };
@@ -270,6 +278,9 @@ impl Qp {
         let evidence = self.cc.is_some().then(|| Evidence::new(env));
         if info.role == Role::Request {
             self.handle_request(packet, env);
+        } else if is_sack_of_responses(packet, info) {
+            self.rx.handle_response_sack(packet, &self.attr, env);
+            self.schedule(env);
         } else {
             self.handle_response(packet, env);
         }
@@ -421,6 +432,20 @@ impl Qp {
         }
     }
 
+    /// Takes a check of the age of a gap before what it received.
+    pub(super) fn check_gap(&mut self, env: &mut Env) {
+        if self.rx.check_gap(&self.attr, env) {
+            self.schedule(env);
+        }
+    }
+
+    /// Agrees with its peer on selective repeat, or on go-back-N; returns on what.
+    pub(super) fn agree_selective_repeat(&mut self, agreed: bool, env: &Env) -> bool {
+        let is_possible = env.config.recovery.is_selective() && self.attr.kind == QpType::Rc;
+        self.attr.set_selective(agreed && is_possible);
+        self.attr.is_selective()
+    }
+
     /// Sends what it may within one quantum. It is active again afterwards if it may have more to
     /// send.
     #[inline]
@@ -449,9 +474,13 @@ impl Qp {
         let mut requests_first = core::mem::take(&mut self.requests_first) || lone_ack;
         let (mut only_responses, before) = (true, batch.len());
         batch.set_path(&self.attr.path);
+        let sprays = env.config.paths > 1 && self.attr.kind.is_reliable();
         for _ in 0..env.config.quantum {
             if batch.is_full() {
                 break;
+            }
+            if sprays {
+                batch.set_path(&sprayed(&self.attr.path, env));
             }
             let held = env.may_hold_data && self.is_data_held(env);
             if !requests_first && self.may_respond(held) {
@@ -596,6 +625,7 @@ impl Qp {
         self.port = PeerPort::default();
         self.requests_first = false;
         self.requested = QpAttr { cap: self.requested.cap, ..QpAttr::default() };
+        self.attr.set_selective(false);
         self.attr.set_state(QpState::Reset);
     }
 
@@ -619,6 +649,13 @@ impl Qp {
         self.tx.remove(&self.attr, env);
         self.end_flow(env);
     }
+}
+
+/// Whether a packet is a SACK of READ responses, of the peer's requester.
+#[inline]
+fn is_sack_of_responses(packet: &Packet<'_>, info: &OpcodeInfo) -> bool {
+    info.operation == Operation::SelectiveAcknowledge
+        && packet.aeth().is_some_and(|aeth| matches!(aeth.syndrome().answer(), Answer::Ack(_)))
 }
 
 /// End of a quantum.

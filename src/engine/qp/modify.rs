@@ -89,7 +89,23 @@ impl Engine {
         peer: &Endpoint,
         how: &Connect,
     ) -> Result<(), ConnectError> {
+        self.agree_selective_repeat(qp, how.selective_repeat);
         self.bring_up(qp, QpState::Rts, &how.attributes(Some(peer)))
+    }
+
+    /// Agrees on selective repeat for a queue pair: its peer has said that it does the same, by
+    /// whatever means connects them. Returns whether it is used: only where
+    /// [`Config::recovery`](super::super::Config::recovery) has it, on reliable connections.
+    /// Without it go-back-N is used, and nothing that a standard peer would not understand is sent.
+    /// RESET ends it.
+    pub fn agree_selective_repeat(&mut self, qp: QpHandle, agreed: bool) -> bool {
+        let Some((qp, env)) = self.split_handle(qp) else { return false };
+        qp.agree_selective_repeat(agreed, env)
+    }
+
+    /// Whether selective repeat is used on a queue pair.
+    pub fn is_selective(&self, qp: QpHandle) -> Option<bool> {
+        Some(self.qps.get(qp.0)?.attr().is_selective())
     }
 
     /// Takes a queue pair from RESET or INIT to a later state up to RTS, each time with the

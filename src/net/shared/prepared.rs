@@ -10,6 +10,7 @@ use crate::net::config::Config;
 use crate::net::core::{Core, OwnMemory, PeerRing, receive_id, receives, sends};
 use crate::net::directory;
 use crate::net::error::Error;
+use crate::net::hello;
 use crate::net::limits::PUBLISHED_MAX;
 use crate::verbs::{Access, Connect, QpState, QpType, RecvWr};
 
@@ -67,6 +68,21 @@ impl Prepared {
         let (addr, rkey) = (self.ring.addr(), self.ring.rkey());
         let send_max = self.config.send_ring_bytes();
         PeerRing { addr, rkey, size: self.size, writes: self.config.window(), send_max }
+    }
+
+    /// Returns its hello, with private data for the peer's program.
+    pub(in crate::net) fn hello(&self, private_data: &[u8]) -> [u8; hello::TOTAL] {
+        let mut hello = hello::emit(&self.ring(), private_data);
+        if self.qp.pd().context().device().offers_selective_repeat() {
+            hello::offer_selective_repeat(&mut hello);
+        }
+        hello
+    }
+
+    /// Agrees with the peer on what its hello offers.
+    pub(in crate::net) fn agree(&self, hello: &[u8]) {
+        let agreed = hello::offers_selective_repeat(hello);
+        self.qp.pd().context().device().agree_selective_repeat(self.qp.handle(), agreed);
     }
 
     /// The connection, once the queue pair is connected.

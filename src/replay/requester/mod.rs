@@ -32,6 +32,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use limits::{
@@ -49,7 +50,7 @@ use crate::analysis::{End, FlowNumber, PacketRole};
 use crate::observe::fold_map::FoldMap;
 use crate::observe::sequence::psn_of;
 use crate::observe::transmissions::Spanning;
-use crate::wire::{Opcode, OpcodeInfo, Packet, Service};
+use crate::wire::{Opcode, OpcodeInfo, Packet, Role, Service};
 
 /// Judges the requests of the reliable services.
 #[derive(Debug)]
@@ -59,6 +60,8 @@ pub(super) struct Requesters {
     book: Book,
     requesters: FoldMap<Key, Box<Requester>>,
     requesters_max: usize,
+    /// Connections with SACKs.
+    selective: BTreeSet<FlowNumber>,
     /// Counts packets, to find the requesters that were used least recently.
     clock: u64,
     /// Some were forgotten: a requester that seems to begin may have begun before.
@@ -85,6 +88,7 @@ impl Requesters {
             book: Book::default(),
             requesters: FoldMap::default(),
             requesters_max: REQUESTERS_MAX / shards,
+            selective: BTreeSet::new(),
             clock: 0,
             has_forgotten: false,
             records: 0,
@@ -181,6 +185,16 @@ impl Judge for Requesters {
             return;
         }
         if !self.services.contains(&info.service) {
+            return;
+        }
+        if input.facts.is_sack() && !is_damaged && self.selective.len() < self.requesters_max {
+            self.selective.insert(input.note.flow);
+        }
+        if self.selective.contains(&input.note.flow) {
+            // What a requester retransmits selectively, the rules of go-back-N do not tell.
+            if info.role == Role::Request && input.source.is_some() {
+                out.step(request_step(input, Verdict::Undecided(Undecided::Unsupported)));
+            }
             return;
         }
         match input.note.role {

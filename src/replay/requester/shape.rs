@@ -108,6 +108,7 @@ fn check_payload(packet: &Packet<'_>, mtu: Option<u32>) -> Option<Break> {
         (PayloadRule::FullMtu, None) => "a path MTU".into(),
         (PayloadRule::UpToMtu(least), mtu) => format!("{least} to {}", mtu.unwrap_or(4096)),
         (PayloadRule::Exactly(len), _) => format!("{len}"),
+        (PayloadRule::Bitmap, _) => "8, 16, 24 or 32".into(),
     };
     let found = format!("{} with {len} bytes of payload, expected {expected}", info.name);
     Some(Break::new(&rules::PAYLOAD_LENGTH, found))

@@ -41,6 +41,7 @@ mod track;
 mod unsent;
 mod world;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::judge::{Input, Judge, Sink, median};
@@ -66,6 +67,8 @@ pub(super) struct Responders {
     tracks: FoldMap<Key, Box<Track>>,
     tracks_max: usize,
     targets_max: usize,
+    /// Connections with SACKs.
+    selective: BTreeSet<FlowNumber>,
     /// Counts packets, to find the track that was used least recently.
     clock: u64,
 }
@@ -75,7 +78,7 @@ impl Responders {
     pub(super) fn new(survey: Arc<Survey>, options: &Options, shards: usize) -> Self {
         let world = World::new(survey, options, shards);
         let (tracks_max, targets_max) = (RESPONDERS_MAX / shards, TARGETS_MAX / shards);
-        Self { world, tracks: FoldMap::default(), tracks_max, targets_max, clock: 0 }
+        Self { world, tracks: FoldMap::default(), tracks_max, targets_max, selective: BTreeSet::new(), clock: 0 }
     }
 
     /// Whether a request in flight on any connection of the host writes where data differs: then
@@ -210,6 +213,21 @@ impl Judge for Responders {
         if !matches!(info.service, Service::Rc | Service::Xrc)
             || matches!(input.note.role, PacketRole::Cnp | PacketRole::Management)
         {
+            return;
+        }
+        if input.facts.is_sack() && !self.world.survey.is_damaged(input.facts) {
+            // As many as there may be responders.
+            if self.selective.len() < self.tracks_max {
+                self.selective.insert(input.note.flow);
+            }
+            self.tracks.retain(|key, _| key.0 != input.note.flow);
+        }
+        if self.selective.contains(&input.note.flow) {
+            // Whether its ends agreed on selective repeat, and what a responder holds, the capture
+            // does not tell.
+            if info.role == Role::Response && input.source.is_some() {
+                out.step(step(input, Verdict::Undecided(Undecided::Unsupported)));
+            }
             return;
         }
         match (info.role, self.world.survey.is_damaged(input.facts)) {

@@ -57,6 +57,7 @@ impl Packet<'_> {
         let payload_len = self.payload_len();
         match info.payload {
             PayloadRule::Exactly(len) => payload_len == len,
+            PayloadRule::Bitmap => info.payload.allows(payload_len, 0),
             PayloadRule::FullMtu => {
                 is_mtu(payload_len) && self.pad_len() == 0 && !self.resembles_train(payload_len)
             }
@@ -73,6 +74,7 @@ impl Packet<'_> {
         let payload_len = self.payload_len();
         let is_impossible = match info.payload {
             PayloadRule::Exactly(len) => payload_len > len,
+            PayloadRule::Bitmap => !info.payload.allows(payload_len, 0),
             PayloadRule::FullMtu => !is_mtu(payload_len),
             PayloadRule::UpToMtu(_) => {
                 let told = self.reth().map(|reth| reth.dma_len() as usize);

@@ -232,10 +232,12 @@ impl Device {
                 env::failed(&error, code)
             })?;
             let (pin, settings) = (env::pins_source_port(), env::congestion()?);
+            let recovery = env::recovery()?;
             let link = env::wrap(link, &self.name)?;
             Ok(SoftNic::start_with(link, |config| {
                 config.pin_source_port = pin;
                 settings.apply(config);
+                recovery.apply(config);
             })?)
         })?;
         let (closed, addresses) = (Acks::default(), started.address_fds());

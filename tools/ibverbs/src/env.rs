@@ -13,6 +13,8 @@
 //! - `ROCE_CC`, `ROCE_CC_PROFILE`, `ROCE_LINE_RATE`, `ROCE_ECN`, `ROCE_CNP`: congestion control, as
 //!   `roce run --cc` and its like take it: `ROCE_CC=dcqcn:rp_ai_rate=5`.
 //! - `ROCE_COUNTERS`: a file to append the counters of a device to when it is closed.
+//! - `ROCE_RECOVERY=sr`, `ROCE_RECEIVE=buffer`, `ROCE_PATHS=8`: selective repeat with peers that
+//!   agree, packets that come before others are held, and sprayed over so many source ports.
 //! - `ROCE_LOG`: a file to write into why a device cannot be listed or opened, which C gets a
 //!   number for only.
 //!
@@ -31,6 +33,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Once;
 use std::time::SystemTime;
 
+use roce::engine::RecoveryOptions;
 use roce::engine::congestion::Settings;
 use roce::link::{Link, NamedSpec, Spec, fault, tap};
 use roce::nic::SoftNic;
@@ -77,6 +80,14 @@ pub(crate) fn report_counters(nic: &SoftNic, device: &str) {
     // One write, because several processes may append.
     let file = File::options().append(true).create(true).open(path);
     let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
+}
+
+/// Recovery from loss, and the order of packets.
+pub(crate) fn recovery() -> Result<RecoveryOptions> {
+    RecoveryOptions::parse(variable).map_err(|error| {
+        log(&error);
+        Failed::from_any(&std::io::Error::other(error), libc::EINVAL)
+    })
 }
 
 /// Puts around a link what the environment asks for. A tap belongs inside: it sees what goes out,

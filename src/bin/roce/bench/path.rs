@@ -68,7 +68,13 @@ mod tests {
     fn reach(link: &str, address: &str) -> Reach {
         let gid = roce::link::interface::gid(address.parse().unwrap());
         let qp = Endpoint { gid, qpn: Qpn::new(17), psn: Psn::new(0) };
-        Reach { qps: vec![qp], addr: 0, rkey: RKey::new(0), link: link.to_owned() }
+        Reach {
+            qps: vec![qp],
+            addr: 0,
+            rkey: RKey::new(0),
+            link: link.to_owned(),
+            selective_repeat: false,
+        }
     }
 
     #[test]

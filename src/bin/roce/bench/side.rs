@@ -108,6 +108,7 @@ impl Side {
             addr: self.mr.addr(),
             rkey: self.mr.rkey(),
             link: self.nic.name().split(':').next().unwrap_or_default().to_owned(),
+            selective_repeat: self.nic.device().offers_selective_repeat(),
         }
     }
 
@@ -119,7 +120,8 @@ impl Side {
                 .gid_index(self.gid_index)
                 .mtu(self.plan.mtu)
                 .psn(psn)
-                .timeout(ack_timeout(self.plan.qps));
+                .timeout(ack_timeout(self.plan.qps))
+                .selective_repeat(peer.selective_repeat);
             if self.plan.connection == Connection::Ud {
                 qp.open_datagram(&how)?;
                 self.ways.push(self.pd.create_ah(AhAttr::new(other.gid, self.gid_index))?);

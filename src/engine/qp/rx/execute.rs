@@ -196,8 +196,9 @@ impl Rx {
             return Err(INVALID);
         };
         check_total(packet, info, left)?;
+        // What came before its turn may be in its place already, and is not here any more.
         let data = packet.data();
-        let len = u32::try_from(data.len()).map_err(|_| INVALID)?;
+        let len = u32::try_from(packet.payload_len()).map_err(|_| INVALID)?;
         if len > 0 {
             let grant = env
                 .keys

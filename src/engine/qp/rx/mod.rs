@@ -10,8 +10,10 @@
 //! | `execute` | checks of a request, SEND and WRITE |
 //! | `resources` | READ, atomics and FLUSH: responder resources, and duplicates |
 //! | `receive` | receive work requests: own or shared queue |
+//! | `early` | packets that come before others: held, placed, executed when the gap closes |
 //! | `unreliable` | UC: no responses, and a gap abandons the message |
 
+mod early;
 mod execute;
 mod receive;
 mod resources;
@@ -23,7 +25,9 @@ use std::collections::VecDeque;
 
 use super::super::Counter;
 use super::super::env::Env;
+use super::super::recovery::ReceiveMode;
 use super::super::recv_queue::{RecvQueue, RecvSlot};
+use super::super::reorder::Reorder;
 use super::Failure;
 use super::ack::{AckKind, ReadFault, ResponseQueue};
 use super::attr::Attributes;
@@ -59,6 +63,10 @@ pub(in crate::engine) struct Rx {
     advertise_credits: bool,
     /// Whether a packet has come since RTR was entered.
     established: bool,
+    /// Whether the last NAK was an RNR NAK, and the packet that it is for has not come.
+    rnr_sent: bool,
+    /// Packets that came before the expected one.
+    early: Option<Box<Reorder>>,
 }
 
 /// A message that was begun and not ended.
@@ -104,6 +112,8 @@ impl Rx {
             responses: ResponseQueue::default(),
             advertise_credits,
             established: false,
+            rnr_sent: false,
+            early: None,
         }
     }
 
@@ -142,6 +152,9 @@ impl Rx {
         batch: &mut Batch,
     ) -> Result<(), Failure> {
         let credits = self.credits(attr);
+        if self.transmit_sack(attr, env, batch) {
+            return Ok(());
+        }
         match self.responses.transmit_next(credits, attr, env, batch) {
             Ok(()) => Ok(()),
             // Rule: Q-13.
@@ -180,13 +193,17 @@ impl Rx {
         let psn = packet.bth().psn();
         match psn.since(self.epsn) {
             0 => {
-                self.nak_sent = false;
+                (self.nak_sent, self.rnr_sent) = (false, false);
                 self.responses.note_request();
                 if let Err(fault) = self.execute(packet, info, attr, env) {
                     return self.refuse(psn, fault, attr, env);
                 }
+                if self.early.is_some() {
+                    return self.execute_early(attr, env);
+                }
             }
-            1.. => self.nak_sequence(env),
+            1.. if env.config.receive == ReceiveMode::InOrder => self.nak_sequence(env),
+            1.. => self.handle_early(packet, info, attr, env),
             _ => {
                 // The peer misses a response.
                 self.responses.expedite_ack();
@@ -239,7 +256,8 @@ impl Rx {
                 // Rule: Q-07.
                 env.count(Counter::RnrSent);
                 // Packets after it are out of sequence, and get no NAK of their own.
-                self.nak_sent = true;
+                (self.nak_sent, self.rnr_sent) = (true, true);
+                env.reorder.close(&mut self.early);
                 self.responses.nak(psn, self.msn, AckKind::RnrNak);
                 return Ok(());
             }
@@ -290,6 +308,7 @@ impl Rx {
 
     /// Completes every receive as flushed, the one that was begun first.
     pub(super) fn flush(&mut self, attr: &Attributes, env: &mut Env) {
+        env.reorder.close(&mut self.early);
         if let Some((taken, srq)) = self.abandon()
             && let Some(queue) = self.recv_queue(srq, env)
         {
@@ -306,6 +325,7 @@ impl Rx {
 
     /// Releases the receive work request that a message has taken, without a completion.
     pub(super) fn release_begun(&mut self, env: &mut Env) {
+        env.reorder.close(&mut self.early);
         if let Some((taken, srq)) = self.abandon()
             && let Some(queue) = self.recv_queue(srq, env)
         {
@@ -319,7 +339,7 @@ impl Rx {
         self.rq.clear();
         (self.epsn, self.msn) = (Psn::new(0), Msn::new(0));
         (self.message, self.spare, self.last_rd_atomic) = (None, None, None);
-        (self.nak_sent, self.established) = (false, false);
+        (self.nak_sent, self.rnr_sent, self.established) = (false, false, false);
         self.resources = VecDeque::new();
         self.responses.reset();
     }

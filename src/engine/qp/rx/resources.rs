@@ -3,7 +3,7 @@
 use super::super::super::Counter;
 use super::super::super::env::Env;
 use super::super::super::send_queue::packets;
-use super::super::ack::PendingResponse;
+use super::super::ack::{Part, PendingResponse};
 use super::super::attr::Attributes;
 use super::execute::check_length;
 use super::receive::memory_domain;
@@ -109,7 +109,16 @@ impl Rx {
         let resource = ResponderResource::Read { psn, va, rkey, len, msn };
         self.save_resource(resource, attr.max_dest_rd_atomic);
         let counts = true;
-        self.responses.push(PendingResponse::Read { psn, va, rkey, len, sent: 0, msn, counts });
+        self.responses.push(PendingResponse::Read {
+            psn,
+            va,
+            rkey,
+            len,
+            sent: 0,
+            msn,
+            counts,
+            part: Part::WHOLE,
+        });
         Ok(())
     }
 
@@ -244,6 +253,7 @@ impl Rx {
             _ => self.saved_response(psn),
         };
         match response {
+            Some(response) if attr.is_selective() => self.responses.push_repeated(psn, response),
             Some(response) => self.responses.push(response),
             None => env.count(Counter::NoReplay),
         }
@@ -276,8 +286,33 @@ impl Rx {
                 && reth.va() == va.wrapping_add(skipped.into())
                 && Some(reth.dma_len()) <= len.checked_sub(skipped);
             let (va, len) = (reth.va(), reth.dma_len());
+            let (sent, counts, part) = (0, false, Part::WHOLE);
+            same.then_some(PendingResponse::Read { psn, va, rkey, len, sent, msn, counts, part })
+        })
+    }
+
+    /// Returns the responses of a READ from `psn` to `end`, as they were sent before.
+    pub(super) fn missing_part(
+        &self,
+        psn: Psn,
+        end: Psn,
+        attr: &Attributes,
+    ) -> Option<PendingResponse> {
+        let count = u32::try_from(end.since(psn)).ok().filter(|count| *count > 0)?;
+        self.resources.iter().rev().find_map(|resource| {
+            let ResponderResource::Read { psn: first, va, rkey, len, msn } = *resource else {
+                return None;
+            };
+            let skipped = u32::try_from(psn.since(first)).ok()?;
+            let all = packets(len, attr.mtu);
+            if skipped.checked_add(count)? > all {
+                return None;
+            }
+            let part = Part { begins: skipped == 0, ends: skipped + count == all };
+            let (before, va) = (skipped * attr.mtu, va.wrapping_add((skipped * attr.mtu).into()));
+            let len = (len - before).min(count * attr.mtu);
             let (sent, counts) = (0, false);
-            same.then_some(PendingResponse::Read { psn, va, rkey, len, sent, msn, counts })
+            Some(PendingResponse::Read { psn, va, rkey, len, sent, msn, counts, part })
         })
     }
 }

@@ -10,11 +10,15 @@
 //! | `transmit` | which packet is sent next |
 //! | `headers` | the headers of a request packet |
 //! | `response` | what ACKs, NAKs and READ responses complete |
+//! | `selective` | selective repeat: what the peer holds, what is missing, early timeouts |
+//! | `early` | responses that come before others |
 //! | `retransmit` | go-back-N, RNR wait, retransmission timeout |
 
+mod early;
 mod headers;
 mod response;
 mod retransmit;
+mod selective;
 mod transmit;
 
 pub(super) use headers::{pad_for, position};
@@ -33,6 +37,7 @@ use crate::verbs::{
     WrId, limits,
 };
 use crate::wire::{Msn, Psn};
+use selective::Gaps;
 
 /// Whether the responder counts messages in its MSNs as the specification demands (P-12). Most do;
 /// the MSNs of one that does not are ignored.
@@ -61,8 +66,8 @@ pub(in crate::engine) struct Tx {
     /// Retransmissions since the last forward progress.
     retries: u8,
     rnr_retries: u8,
-    /// End of the wait that an RNR NAK asked for.
-    rnr_wait: Option<Instant>,
+    /// End of the wait that an RNR NAK asked for; zero if there is none.
+    rnr_until: Instant,
     /// READs and atomics in flight.
     rd_atomics: u8,
     /// PSNs that READ responses will use, beyond one for each request.
@@ -90,6 +95,8 @@ pub(in crate::engine) struct Tx {
     timer: Timer,
     /// Bytes in flight, within the peer window.
     credit: FlowCredit,
+    /// What is missing, and what came before it, while anything is.
+    gaps: Option<Box<Gaps>>,
 }
 
 /// Result of an attempt to send.
@@ -116,7 +123,7 @@ impl Tx {
             packet: 0,
             retries: 0,
             rnr_retries: 0,
-            rnr_wait: None,
+            rnr_until: Instant::ZERO,
             rd_atomics: 0,
             read_psns: 0,
             recovering: false,
@@ -133,6 +140,7 @@ impl Tx {
             sq,
             timer,
             credit,
+            gaps: None,
         }
     }
 
@@ -166,7 +174,13 @@ impl Tx {
     /// Whether it may have a packet to send.
     #[inline]
     pub(super) fn has_work(&self) -> bool {
-        self.cursor != self.sq.tail() && self.rnr_wait.is_none()
+        (self.cursor != self.sq.tail() || self.has_missing()) && self.rnr_wait().is_none()
+    }
+
+    /// End of the wait that an RNR NAK asked for.
+    #[inline]
+    fn rnr_wait(&self) -> Option<Instant> {
+        (self.rnr_until != Instant::ZERO).then_some(self.rnr_until)
     }
 
     /// Whether no work request waits to be sent or acknowledged.
@@ -329,10 +343,11 @@ impl Tx {
             complete(index, &wqe, WcStatus::WrFlushErr, attr, env);
         }
         (self.cursor, self.packet, self.rd_atomics, self.read_psns) = (self.sq.tail(), 0, 0, 0);
-        (self.rnr_wait, self.recovering) = (None, false);
+        (self.rnr_until, self.recovering) = (Instant::ZERO, false);
         self.start_at(self.next);
         self.completed = self.messages;
         env.peer_windows.clear(&mut self.credit, &mut env.active);
+        self.close_gaps(env);
     }
 
     /// Stops all activity: the queue pair enters ERR. [`flush`](Self::flush) follows.
@@ -344,6 +359,7 @@ impl Tx {
     /// Returns to the state of a new queue pair; posted work is forgotten without completions.
     pub(super) fn reset(&mut self, env: &mut Env) {
         env.peer_windows.leave(&mut self.credit, &mut env.active);
+        self.close_gaps(env);
         self.sq.clear();
         self.timer.clear();
         let sq = core::mem::replace(&mut self.sq, SendQueue::new(0));
@@ -354,6 +370,7 @@ impl Tx {
     pub(super) fn remove(&mut self, attr: &Attributes, env: &mut Env) {
         self.timer.remove(attr.slot, &mut env.timers);
         env.peer_windows.leave(&mut self.credit, &mut env.active);
+        self.close_gaps(env);
     }
 
     /// Whether the peer window may have put the queue pair among the active ones.

@@ -6,6 +6,7 @@
 
 use super::super::super::Counter;
 use super::super::super::env::Env;
+use super::super::super::recovery::ReceiveMode;
 use super::super::super::send_queue::Source;
 use super::super::super::sge::scatter_into;
 use super::super::Failure;
@@ -27,7 +28,7 @@ pub(in super::super) enum ResponseOutcome {
 
 /// Whether everything before a response is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Before {
+pub(super) enum Before {
     Acknowledged,
     /// Packets before it must be retransmitted first.
     Missing,
@@ -63,8 +64,12 @@ impl Tx {
         }
         self.peer_alive = true;
         let stale = psn.since(self.una) < 0;
+        if info.operation == Operation::SelectiveAcknowledge {
+            return self.handle_sack(packet, attr, env);
+        }
         if info.operation == Operation::Acknowledge {
-            return self.handle_ack(packet, psn, stale, attr, env);
+            let outcome = self.handle_ack(packet, psn, stale, attr, env)?;
+            return self.take_early(outcome, attr, env);
         }
         if stale {
             return Ok(ignored(env));
@@ -76,16 +81,18 @@ impl Tx {
             self.update_credits(credits, aeth.msn());
         }
         if self.acknowledge_before(psn, attr, env)? == Before::Acknowledged {
-            self.take_response(packet, info.operation, info.position, psn, attr, env)?;
+            self.take_response(packet, psn, attr, env)?;
+        } else if env.config.receive != ReceiveMode::InOrder {
+            self.hold_response(packet, attr, env);
         }
         self.learn_msn(msn);
-        Ok(ResponseOutcome::MaySend)
+        self.take_early(ResponseOutcome::MaySend, attr, env)
     }
 
     /// Learns from a response that completes something whether the responder counts messages. rxe
     /// of Linux before 6.0 counts some, but no WRITE without immediate data and no atomic
     /// operation.
-    fn learn_msn(&mut self, msn: Option<Msn>) {
+    pub(super) fn learn_msn(&mut self, msn: Option<Msn>) {
         let Some(msn) = msn.filter(|_| self.peer_msn != PeerMsn::Ignored) else { return };
         if self.completed.get() > 0 {
             let counts = self.counts_to(msn);
@@ -165,14 +172,30 @@ impl Tx {
 
     /// Treats everything before `psn` as acknowledged: completes it, unless it lacks a response of
     /// its own.
-    fn acknowledge_before(
+    pub(super) fn acknowledge_before(
         &mut self,
         psn: Psn,
         attr: &Attributes,
         env: &mut Env,
     ) -> Result<Before, Failure> {
-        let packets = u32::try_from(psn.since(self.una)).unwrap_or(0);
-        self.count_acknowledged(packets, env);
+        let (una, holds) = (self.una, self.gaps.is_some());
+        let packets = |psn: Psn| u32::try_from(psn.since(una)).unwrap_or(0);
+        if !holds {
+            self.count_acknowledged(packets(psn), env);
+        }
+        let before = self.complete_before(psn, attr, env);
+        if holds {
+            self.count_acknowledged(packets(self.una), env);
+        }
+        before
+    }
+
+    fn complete_before(
+        &mut self,
+        psn: Psn,
+        attr: &Attributes,
+        env: &mut Env,
+    ) -> Result<Before, Failure> {
         while psn.since(self.una) > 0 {
             let index = self.sq.head();
             if self.sq.is_empty() || !self.sq.get(index).is_begun() {
@@ -181,8 +204,7 @@ impl Tx {
             let wqe = *self.sq.get(index);
             // Rule: P-05.
             if has_response(wqe.opcode()) && !wqe.is_done() {
-                env.count(Counter::ImpliedNak);
-                self.retry(attr, env)?;
+                self.response_missing(psn, attr, env)?;
                 return Ok(Before::Missing);
             }
             self.made_progress();
@@ -217,15 +239,15 @@ impl Tx {
 
     /// Handles a response with data, or with the value before an atomic, for the request at the
     /// head of the queue.
-    fn take_response(
+    pub(super) fn take_response(
         &mut self,
         packet: &Packet<'_>,
-        operation: Operation,
-        position: Position,
         psn: Psn,
         attr: &Attributes,
         env: &mut Env,
     ) -> Result<(), Failure> {
+        let Some(info) = packet.info() else { return Ok(()) };
+        let (operation, position) = (info.operation, info.position);
         let index = self.sq.head();
         if self.sq.is_empty() || !self.sq.get(index).is_begun() {
             env.count(Counter::StaleResponse);
@@ -296,9 +318,13 @@ impl Tx {
         let left = wqe.len().saturating_sub(offset);
         let expected = left.min(attr.mtu);
         let ends = left <= attr.mtu;
-        let data = packet.data();
-        if data.len() != expected as usize || position.ends() != ends {
+        if packet.payload_len() != expected as usize || position.ends() != ends {
             return Err(WcStatus::LocLenErr);
+        }
+        let data = packet.data();
+        if data.len() < packet.payload_len() {
+            // It came before others, and is in its place already.
+            return Ok(());
         }
         self.scatter_to_head(offset.into(), data, attr, env)
     }
@@ -315,7 +341,7 @@ impl Tx {
     }
 
     /// Writes bytes to the buffers of the request at the head of the queue.
-    fn scatter_to_head(
+    pub(super) fn scatter_to_head(
         &self,
         offset: u64,
         data: Payload<'_>,
@@ -383,7 +409,7 @@ impl Tx {
 }
 
 /// Counts a response that changes nothing.
-fn ignored(env: &mut Env) -> ResponseOutcome {
+pub(super) fn ignored(env: &mut Env) -> ResponseOutcome {
     env.count(Counter::StaleResponse);
     ResponseOutcome::Ignored
 }

@@ -2,6 +2,7 @@
 
 use super::super::super::Counter;
 use super::super::super::env::Env;
+use super::super::super::reorder::SPAN;
 use super::super::Failure;
 use super::super::attr::Attributes;
 use super::Tx;
@@ -36,14 +37,17 @@ impl Tx {
         attr: &Attributes,
         env: &mut Env,
     ) -> Result<(), Failure> {
-        if self.rnr_wait.is_some_and(|until| until <= env.now) {
-            self.rnr_wait = None;
+        if self.rnr_wait().is_some_and(|until| until <= env.now) {
+            self.rnr_until = Instant::ZERO;
             self.restart_rto(attr, env);
         } else if env.peer_windows.is_stalled(&self.credit) {
             // It waits for the peer window in the middle of a message, and not for an ACK: this is
             // no retry.
             self.restart_rto(attr, env);
         } else if self.is_waiting() && !self.sq.is_empty() {
+            if attr.is_selective() && self.handle_early_timeout(attr, env) {
+                return Ok(());
+            }
             env.count(Counter::Timeout);
             if core::mem::take(&mut self.peer_alive) {
                 // The peer responds, but cannot keep up: the same load once more would not help.
@@ -64,9 +68,12 @@ impl Tx {
     /// Restarts the retransmission timer, or stops it if nothing is in flight. A `timeout` of 0
     /// never expires (P-07).
     pub(super) fn restart_rto(&mut self, attr: &Attributes, env: &mut Env) {
-        if let Some(until) = self.rnr_wait {
+        if let Some(until) = self.rnr_wait() {
             // A responder that asked for a wait sends no ACK meanwhile.
             return self.timer.set(until, attr.slot, &mut env.timers);
+        }
+        if attr.is_selective() {
+            return self.restart_early_timeout(attr, env);
         }
         match attr.timeout.duration() {
             Some(timeout) if self.is_waiting() => {
@@ -81,7 +88,8 @@ impl Tx {
     /// Maximum number of packets in flight now: less for a while after a loss.
     #[inline]
     pub(super) fn window(&self, attr: &Attributes) -> u32 {
-        if self.since_loss < LOSS_FREE { attr.loss_window } else { attr.window }
+        let window = if self.since_loss < LOSS_FREE { attr.loss_window } else { attr.window };
+        if attr.is_selective() { window.min(SPAN) } else { window }
     }
 
     /// Retransmits from the oldest packet in flight, once for each loss.
@@ -89,7 +97,7 @@ impl Tx {
         // A responder that asked for an RNR wait may NAK what was in flight behind; all of that is
         // retransmitted anyway.
         // Rule: Q-07.
-        if self.recovering || self.rnr_wait.is_some() {
+        if self.recovering || self.rnr_wait().is_some() {
             return Ok(());
         }
         self.go_back_n(attr, env)
@@ -115,6 +123,7 @@ impl Tx {
     /// Sets the cursor to the oldest packet in flight.
     fn rewind(&mut self, env: &mut Env) {
         env.peer_windows.clear(&mut self.credit, &mut env.active);
+        self.forget_reports();
         self.cursor = self.sq.head();
         self.packet = 0;
         self.skip_acknowledged();
@@ -138,7 +147,7 @@ impl Tx {
         attr: &Attributes,
         env: &mut Env,
     ) -> Result<(), Failure> {
-        if self.rnr_wait.is_some() {
+        if self.rnr_wait().is_some() {
             return Ok(());
         }
         // Rule: P-06.2.
@@ -148,7 +157,7 @@ impl Tx {
         }
         self.rnr_retries = self.rnr_retries.saturating_add(1);
         // Rule: P-06.1.
-        self.rnr_wait = Some(env.now.saturating_add(timer.duration()));
+        self.rnr_until = env.now.saturating_add(timer.duration());
         self.rewind(env);
         self.restart_rto(attr, env);
         Ok(())

@@ -23,8 +23,13 @@ impl Tx {
         env: &mut Env,
         batch: &mut Batch,
     ) -> Result<Step, Failure> {
+        if self.gaps.is_some()
+            && let Some(step) = self.retransmit_missing(attr, env, batch)?
+        {
+            return Ok(step);
+        }
         let index = self.cursor;
-        if index == self.sq.tail() || self.rnr_wait.is_some() {
+        if index == self.sq.tail() || self.rnr_wait().is_some() {
             return Ok(Step::Blocked);
         }
         let wqe = *self.sq.get(index);
@@ -130,7 +135,7 @@ impl Tx {
     }
 
     /// Sends the next packet of a request to a connected peer.
-    fn send_packet(
+    pub(super) fn send_packet(
         &mut self,
         wqe: &SendWqe,
         attr: &Attributes,
@@ -164,6 +169,7 @@ impl Tx {
             return Ok(Step::Blocked);
         }
         let ack_req = ends
+            || self.is_selecting()
             || (unacknowledged + 1).is_multiple_of((window / 2).max(1))
             || env.peer_windows.is_filled_by(&self.credit, cost);
         let opcode = attr.opcode(request_opcode(wqe.opcode(), position));

@@ -71,6 +71,15 @@ pub(crate) struct Reach {
     pub(crate) rkey: RKey,
     /// The kind of its link: `udp`, `raw`, `verbs`.
     pub(crate) link: String,
+    /// Whether it does selective repeat.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) selective_repeat: bool,
+}
+
+/// Whether a field is left out: servers of earlier versions do not know it.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// Receives the next message.

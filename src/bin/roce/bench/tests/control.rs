@@ -33,7 +33,13 @@ fn reach() -> Reach {
     let gid = Gid::from(Ipv4Addr::new(10, 0, 0, 1));
     let qp = Endpoint { gid, qpn: Qpn::new(0xabcdef), psn: Psn::new(7) };
     let link = "udp".to_owned();
-    Reach { qps: vec![qp], addr: 0x7f00_0000_1000, rkey: RKey::new(0xdead_beef), link }
+    Reach {
+        qps: vec![qp],
+        addr: 0x7f00_0000_1000,
+        rkey: RKey::new(0xdead_beef),
+        link,
+        selective_repeat: false,
+    }
 }
 
 /// First line of a client, apart from its nonce.

@@ -252,7 +252,8 @@ fn the_smaller_mtu_wins_unless_one_was_asked_for() {
                 let plan = receive(&mut control).unwrap().plan;
                 let mtu = plan.mtu.min(Mtu::M512);
                 let link = "cable".to_owned();
-                let reach = Reach { qps: vec![b_endpoint(&b)], addr: 0, rkey: RKey::new(1), link };
+                let (qps, rkey) = (vec![b_endpoint(&b)], RKey::new(1));
+                let reach = Reach { qps, addr: 0, rkey, link, selective_repeat: false };
                 control.send(&Message::Answer(Answer { mtu, server: reach })).unwrap();
                 control.send_error(&"that is enough");
             });

@@ -1,0 +1,102 @@
+//! SACKs of strangers: within and beyond the window they harm no more than forged ACKs do.
+
+use roce::engine::{Counter, Disposition};
+use roce::wire::aeth::{Answer, NakCode};
+use roce::wire::{
+    AethRepr, Bits, BthRepr, Extensions, Msn, Opcode, PacketRepr, Psn, Qpn, SackEthRepr,
+};
+
+use super::line::{Line, Work, selective};
+
+fn sack(line: &Line, psn: Psn, base: Psn, words: u32, bitmap: &[u8], msn: u32) -> Vec<u8> {
+    let qpn: Qpn = line.sides[0].engine.qp_number(line.sides[0].qp).unwrap();
+    let bth = BthRepr::new(Opcode::RC_SELECTIVE_ACKNOWLEDGE, qpn, psn);
+    let syndrome = Answer::Nak(NakCode::PsnSequenceError).into();
+    let ext = Extensions {
+        aeth: Some(AethRepr { syndrome, msn: Msn::new(msn) }),
+        sack_eth: Some(SackEthRepr { base, words: Bits::low(words) }),
+        ..Extensions::default()
+    };
+    let mut out = Vec::new();
+    PacketRepr::new(bth, ext, bitmap).unwrap().emit(&mut out);
+    out
+}
+
+/// A line on which some packets are in flight, and the oldest PSN of them.
+fn busy() -> (Line, Psn) {
+    let mut line = Line::new([&selective, &selective], true);
+    line.stream(Work::Write, 10);
+    let side = &line.sides[0];
+    let next = side.engine.query_qp(side.qp).unwrap().sq_psn;
+    (line, next)
+}
+
+#[test]
+fn forged_sacks_beyond_what_was_sent_change_nothing() {
+    let (mut line, next) = busy();
+    let received = line.counter(0, Counter::SackReceived);
+    for (psn, base, words, bitmap) in [
+        (next, next.plus(1), 1, vec![0xff; 8]),
+        (next.plus(5), next.plus(6), 1, vec![0xff; 8]),
+        (next.plus(Psn::HALF), next.plus(Psn::HALF), 4, vec![0xff; 32]),
+        (next.plus(Psn::HALF - 1), next, 4, vec![0xff; 32]),
+        (next.plus(Psn::HALF * 2 - 1), next, 1, vec![0x80; 8]),
+        (next.plus(Psn::HALF * 2 - 1), next, 4, vec![0x80; 8]),
+        (next.plus(Psn::HALF * 2 - 1), next, 0, vec![0x80; 24]),
+        (next.plus(Psn::HALF * 2 - 1), next.plus(4000), 1, vec![0; 8]),
+    ] {
+        let packet = sack(&line, psn, base, words, &bitmap, 10);
+        line.inject(0, &packet);
+    }
+    assert_eq!(line.counter(0, Counter::SackReceived), received);
+    assert_eq!(line.counter(0, Counter::Retransmitted), 0);
+    line.stream(Work::Write, 20);
+}
+
+#[test]
+fn forged_sacks_within_the_window_delay_and_never_lose() {
+    for work in [Work::Write, Work::Read] {
+        let (mut line, _) = busy();
+        for round in 0..200_u32 {
+            // In the middle of the next message, at each of its PSNs in turn.
+            let side = &line.sides[0];
+            let next = side.engine.query_qp(side.qp).unwrap().sq_psn;
+            line.stream(work, 1);
+            let at = next.plus(round % 64);
+            let packet = sack(&line, at, at.plus(1), 2, &[0xa5; 16], 10 + round);
+            line.inject(0, &packet);
+            let packet = sack(&line, next, next.plus(round % 60 + 1), 1, &[0x80; 8], 11 + round);
+            line.inject(0, &packet);
+        }
+        // What was posted arrived whole, or the stream would have said so.
+        line.stream(work, 16);
+    }
+}
+
+#[test]
+fn forged_sacks_in_flight_only_cost_time() {
+    let (mut line, _) = busy();
+    line.loss = 1_000_000;
+    let side = &line.sides[0];
+    let first = side.engine.query_qp(side.qp).unwrap().sq_psn;
+    // Strangers who guess PSN and MSN may claim that packets were held which were lost.
+    for round in 0..400_u32 {
+        for near in 0..4 {
+            let psn = first.plus(round * 16 + near);
+            let msn = 10 + round / 4;
+            let packet = sack(&line, psn, psn.plus(2 + near), 1, &[0xf0; 8], msn);
+            line.inject(0, &packet);
+        }
+        if round % 4 == 0 {
+            line.stream(Work::Write, 1);
+        }
+    }
+    line.stream(Work::Write, 16);
+}
+
+#[test]
+fn sack_of_a_queue_pair_that_did_not_agree_is_dropped_as_an_unknown_opcode() {
+    let mut line = Line::new([&selective, &selective], false);
+    let packet = sack(&line, Psn::new(100), Psn::new(101), 1, &[0xff; 8], 0);
+    assert_eq!(line.inject(0, &packet), Disposition::Dropped(Counter::BadOpcode));
+}

@@ -1,0 +1,17 @@
+//! Recovery from loss, in virtual time: go-back-N and selective repeat, one path and several.
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    unreachable_pub,
+    missing_docs,
+    missing_debug_implementations,
+    reason = "a test that cannot go on fails"
+)]
+
+mod agreement;
+mod captures;
+mod closed_forms;
+mod forged;
+mod line;
+mod spraying;
