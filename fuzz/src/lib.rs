@@ -39,9 +39,9 @@ pub use links::{raw_link, ring, udp_link};
 pub use opening::opening;
 pub use operations::operations;
 pub use replay::replay;
-pub use sack::sack;
 pub use roce::group::fuzzing::{group_hello, group_link};
 pub use roce::net::fuzzing::{net_hello, net_ring};
+pub use sack::sack;
 
 use roce::capture::{Copier, Error, Format, MAX_CAPTURED, Merge, Reader, Record};
 use roce::decode::{Context, Decoder, Filter, LineStyle, write_json, write_tree};

@@ -68,8 +68,7 @@ impl World {
                 [usize::from(mode % 3)];
             config.window_packets = 64;
             if mode & 0x10 != 0 {
-                config.reorder =
-                    ReorderThreshold { packets: 3, time: Duration::from_micros(20) };
+                config.reorder = ReorderThreshold { packets: 3, time: Duration::from_micros(20) };
             }
             if mode & 0x20 != 0 {
                 config.limits.reorder_qp_bytes = 3 * 4200;
@@ -88,8 +87,10 @@ impl World {
             Side { engine, qp, qpn, cq, mr, buffer, outstanding: 0 }
         });
         let psn = Psn::new(Psn::HALF * 2 - 5);
-        let ends = [0, 1].map(|side: u8| {
-            Endpoint { gid: gid(side), qpn: sides[usize::from(side)].qpn, psn }
+        let ends = [0, 1].map(|side: u8| Endpoint {
+            gid: gid(side),
+            qpn: sides[usize::from(side)].qpn,
+            psn,
         });
         for (at, side) in sides.iter_mut().enumerate() {
             let how = Connect::default().mtu(Mtu::M256).psn(psn).selective_repeat(true);
@@ -126,7 +127,8 @@ impl World {
         // Each side writes to the peer's second half, and reads the peer's first into its own
         // second.
         let (at, len) = (u64::from(a) * 8, u32::from(b) * 8);
-        let (near, far) = (BASE + if writes { 0 } else { 6144 }, BASE + if writes { 4096 } else { 0 });
+        let (near, far) =
+            (BASE + if writes { 0 } else { 6144 }, BASE + if writes { 4096 } else { 0 });
         let sge = Sge { addr: near + at / 2, length: len.min(1024), lkey: own.mr.lkey() };
         let remote_addr = far + at / 2;
         let op = match writes {
@@ -208,9 +210,8 @@ impl World {
     fn settle(&mut self) {
         for _ in 0..ROUNDS_MAX {
             self.transmit();
-            let failed = self.sides.iter().any(|side| {
-                side.engine.qp_state(side.qp) == Some(QpState::Err)
-            });
+            let failed =
+                self.sides.iter().any(|side| side.engine.qp_state(side.qp) == Some(QpState::Err));
             if failed || self.sides.iter().all(|side| side.outstanding == 0) {
                 return self.check(failed);
             }

@@ -21,9 +21,8 @@ impl Bell {
     pub(super) fn new<'a>(fds: impl IntoIterator<Item = BorrowedFd<'a>>) -> io::Result<Self> {
         let rung = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let watch = |fd: BorrowedFd<'_>| {
-            epoll::add(&epoll, fd, EventData::new_u64(0), EventFlags::IN)
-        };
+        let watch =
+            |fd: BorrowedFd<'_>| epoll::add(&epoll, fd, EventData::new_u64(0), EventFlags::IN);
         fds.into_iter().try_for_each(watch)?;
         watch(rung.as_fd())?;
         Ok(Self { epoll, rung, is_rung: AtomicBool::new(false) })

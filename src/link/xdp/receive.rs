@@ -175,6 +175,7 @@ impl Receiver for XdpReceiver {
                 ecn: place.ecn,
                 network: place.network.get(..place.network_len).unwrap_or_default(),
                 packet: packet.unwrap_or_default(),
+                payload: None,
             });
         }
     }

@@ -78,7 +78,14 @@ impl Responders {
     pub(super) fn new(survey: Arc<Survey>, options: &Options, shards: usize) -> Self {
         let world = World::new(survey, options, shards);
         let (tracks_max, targets_max) = (RESPONDERS_MAX / shards, TARGETS_MAX / shards);
-        Self { world, tracks: FoldMap::default(), tracks_max, targets_max, selective: BTreeSet::new(), clock: 0 }
+        Self {
+            world,
+            tracks: FoldMap::default(),
+            tracks_max,
+            targets_max,
+            selective: BTreeSet::new(),
+            clock: 0,
+        }
     }
 
     /// Whether a request in flight on any connection of the host writes where data differs: then

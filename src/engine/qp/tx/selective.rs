@@ -11,8 +11,8 @@ use super::super::super::recovery::{FEW_PACKETS, Recovery, ReorderThreshold};
 use super::super::super::reorder::{Bitmap, Reorder, SPAN};
 use super::super::super::send_queue::SendWqe;
 use super::super::Failure;
-use super::super::attr::Attributes;
 use super::super::ack;
+use super::super::attr::Attributes;
 use super::response::{ResponseOutcome, has_response, ignored};
 use super::{Step, Tx};
 use crate::time::Instant;
@@ -283,8 +283,7 @@ impl Tx {
         // The lost packet has left the network.
         env.peer_windows.acknowledged(&mut self.credit, 1, &mut env.active);
         let wqe = *self.sq.get(missing.index);
-        let is_executed =
-            self.gaps.as_ref().is_some_and(|gaps| wqe.psn().since(gaps.executed) < 0);
+        let is_executed = self.gaps.as_ref().is_some_and(|gaps| wqe.psn().since(gaps.executed) < 0);
         let step = if wqe.opcode() == WrOpcode::RdmaRead && is_executed {
             self.sack_responses(missing, attr, env, batch);
             Step::Done
