@@ -8,6 +8,7 @@ use std::time::Duration;
 use smoltcp::phy::{self, Device, DeviceCapabilities, Medium};
 
 use super::*;
+use crate::link::interface::gid;
 use crate::link::testing::{PATH, PATH_V6, batch_of};
 use crate::time::Instant;
 use crate::wire::{Gid, Path};
@@ -213,7 +214,7 @@ fn packets_to_the_link_itself_come_back() {
 fn members_of_a_group_get_one_copy_each() {
     let ([mut a, mut b], [_, to_b]) = cable(100);
     for group in ["239.1.2.3", "ff0e::77"] {
-        let destination = interface::gid(group.parse().unwrap());
+        let destination = gid(group.parse().unwrap());
         let path = if destination.to_ipv4().is_some() { PATH } else { PATH_V6 };
         let path = Path { destination, ..path };
         a.sender.send(at(1), &mut batch_of(&path, &[1])).unwrap();

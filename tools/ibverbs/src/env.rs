@@ -86,7 +86,7 @@ pub(crate) fn report_counters(nic: &SoftNic, device: &str) {
 pub(crate) fn recovery() -> Result<RecoveryOptions> {
     RecoveryOptions::parse(variable).map_err(|error| {
         log(&error);
-        Failed::from_any(&std::io::Error::other(error), libc::EINVAL)
+        Failed::from_any(&io::Error::other(error), libc::EINVAL)
     })
 }
 
