@@ -1,10 +1,10 @@
 //! A congestion controller of one's own: each CNP halves the rate, each megabyte raises it. Two NICs
-//! on a cable that marks packets: `cargo run --example congestion_controller`.
-use std::{error::Error, net::Ipv4Addr, sync::Arc, thread};
+//! on loopback that mark packets: `cargo run --example congestion_controller`.
+use std::{error::Error, sync::Arc, thread};
 
 use roce::engine::{Counter, congestion::*};
-use roce::link::{Link, cable, fault};
-use roce::{net::Endpoint, nic::SoftNic, time::Instant, wire::Gid};
+use roce::link::{Spec, fault};
+use roce::{net::Endpoint, nic::SoftNic, time::Instant};
 
 #[derive(Debug)]
 struct Halving;
@@ -39,23 +39,21 @@ impl Controller for Half {
     }
 }
 
-fn start(link: Link) -> Result<Arc<SoftNic>, Box<dyn Error>> {
+fn start(address: &str) -> Result<Arc<SoftNic>, Box<dyn Error>> {
     let congestion = Congestion::custom(Arc::new(Halving));
+    let link = address.parse::<Spec>()?.open_without_shared_memory()?;
     let link = fault::inject(link, &"mark=1%".parse()?);
     Ok(Arc::new(SoftNic::start_with(link, |config| config.congestion = congestion)?))
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let [a, b] = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
-    let (a, b) = cable(a, b)?;
-    let (a, b) = (start(a)?, start(b)?);
-    let listener = Endpoint::new(Arc::clone(&b))?.listen("192.0.2.2:7000")?;
+    let (a, b) = (start("udp:127.20.33.1")?, start("udp:127.20.33.2")?);
+    let listener = Endpoint::new(Arc::clone(&b))?.listen("127.20.33.2:7000")?;
     let server = thread::spawn(move || listener.accept()?.recv());
-    Endpoint::new(Arc::clone(&a))?.connect("192.0.2.2:7000")?.send(&vec![7; 64 << 20])?;
-    assert_eq!(
-        server.join().expect("the server does not panic")?.map(|message| message.len()),
-        Some(64 << 20)
-    );
+    let connection = Endpoint::new(Arc::clone(&a))?.connect("127.20.33.2:7000")?;
+    connection.send(&vec![7; 64 << 20])?;
+    let received = server.join().expect("the server does not panic")?;
+    assert_eq!(received.map(|message| message.len()), Some(64 << 20));
     let cnps = [&a, &b].map(|nic| nic.counters().get(Counter::CnpReceived));
     println!("64 MiB arrived; {} CNPs to the sender, {} to the receiver", cnps[0], cnps[1]);
     Ok(())

@@ -113,10 +113,10 @@ fn gid(last: u8) -> Gid {
 }
 
 /// Returns an engine with one queue pair that can send without a peer: UC is not acknowledged.
-fn sender(congestion: Congestion) -> Option<(Engine, QpHandle, CqHandle)> {
+fn sender(congestion: Congestion, is_paced: bool) -> Option<(Engine, QpHandle, CqHandle)> {
     let mut config = Config::new(gid(1));
     config.congestion = congestion;
-    config.line_rate = 1_000_000_000;
+    config.line_rate = is_paced.then_some(1_000_000_000);
     let mut engine = Engine::new(config, 7);
     let (pd, cq) = (engine.create_pd().ok()?, engine.create_cq(64).ok()?);
     let cap = QpCap { max_send_wr: 16, max_inline_data: 64, ..QpCap::default() };
@@ -149,7 +149,7 @@ fn cnp(engine: &mut Engine, now: Instant, source: Gid, qpn: Qpn) {
 
 /// A queue pair that sends, and gets CNPs and forged ones while its data is paused and resumed.
 fn engine(congestion: Congestion, script: &mut Script<'_>) {
-    let Some((mut engine, qp, cq)) = sender(congestion) else { return };
+    let Some((mut engine, qp, cq)) = sender(congestion, script.byte() % 2 == 0) else { return };
     let Some(qpn) = engine.qp_number(qp) else { return };
     let (mut now, mut batch, mut done) = (0_u64, Batch::new(4), [Wc::default(); 8]);
     for _ in 0..EVENTS_MAX {

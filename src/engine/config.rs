@@ -46,9 +46,10 @@ pub struct Config {
     pub pin_source_port: bool,
     /// Congestion control: the reaction point. CNPs are sent and counted without it, too.
     pub congestion: Congestion,
-    /// Rate of the line, in bit/s: queue pairs that are controlled begin with it, and never exceed
-    /// it.
-    pub line_rate: u64,
+    /// Rate of the line, in bit/s: queue pairs that are controlled are paced at it from their first
+    /// packet, and never exceed it. `None`: DCQCN paces none before its first CNP, and begins at
+    /// 100 Gb/s then.
+    pub line_rate: Option<u64>,
     /// Time for which a paced queue pair that was late may send faster, to catch up. A live NIC
     /// sends trains and wakes late; a simulation has zero.
     pub pacing_burst: Duration,
@@ -115,8 +116,8 @@ pub enum Ect {
 /// timeout.
 pub const PORT_SILENCE: Duration = Duration::from_millis(50);
 
-/// Rate of the line unless it is set, in bit/s.
-const LINE_RATE: u64 = 100_000_000_000;
+/// Rate of the line that controllers begin with unless it is set, in bit/s.
+pub(super) const LINE_RATE: u64 = 100_000_000_000;
 
 /// Limits of objects and queues.
 #[derive(Clone, Copy, Debug)]
@@ -209,6 +210,11 @@ const LIMIT_MIN: usize = 1024;
 const _: () = assert!(Limits::DEFAULT.sges < 64);
 
 impl Config {
+    /// Whether queue pairs have controllers from their first packet on.
+    pub(super) fn paces_from_start(&self) -> bool {
+        self.congestion.is_on() && self.line_rate.is_some() || self.congestion.starts_with_packet()
+    }
+
     /// Whether data of connected queue pairs is made ECN-capable.
     pub(super) fn is_ect(&self) -> bool {
         match self.ect {
@@ -232,7 +238,7 @@ impl Config {
             ack_delay: Duration::ZERO,
             pin_source_port: true,
             congestion: Congestion::None,
-            line_rate: LINE_RATE,
+            line_rate: None,
             pacing_burst: Duration::ZERO,
             ect: Ect::default(),
             cnp_interval: Duration::from_micros(50),

@@ -101,9 +101,6 @@ const DELAYED_ACK_MAX: Duration = Duration::from_micros(25);
 const LARGE_WINDOW: u32 = 512 << 10;
 const LARGE_ROOM: usize = 2 << 20;
 
-/// Rate of the line unless it is set, in bit/s: about what a soft NIC reaches.
-const LINE_RATE: u64 = 25_000_000_000;
-
 /// Time for which a paced queue pair may catch up: the progress thread wakes late, and a train is
 /// worth more than even gaps.
 const PACING_BURST: Duration = Duration::from_micros(20);
@@ -140,7 +137,7 @@ impl SoftNic {
         config.qpns = port.sharing.qpns();
         config.frame_max = frames.as_ref().map_or(0, |frames| frames.len_max());
         config.ack_delay = DELAYED_ACK_MAX;
-        (config.line_rate, config.pacing_burst) = (LINE_RATE, PACING_BURST);
+        config.pacing_burst = PACING_BURST;
         config.limits = config.limits.within(memory_budget::for_objects());
         // A peer's receive buffer is assumed to be as large as this one. The kernel's own overhead
         // takes up to half of it.

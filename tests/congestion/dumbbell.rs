@@ -123,7 +123,7 @@ impl World {
     pub fn new(plan: Plan) -> Self {
         let configure = |config: &mut Config, flow: usize| {
             config.congestion = plan.congestion[flow % plan.congestion.len()].clone();
-            config.line_rate = plan.rate;
+            config.line_rate = Some(plan.rate);
             config.cnp_interval = std::time::Duration::from_micros(plan.cnp_interval);
         };
         let flow = |flow: usize| {

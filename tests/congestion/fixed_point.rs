@@ -91,8 +91,8 @@ fn check(flows: usize, is_settled: bool, results: &Results) -> Vec<String> {
         check("queue", results.queue, 0.85 * KMAX, KMAX);
     }
     if [8, 16].contains(&flows) {
-        // The formula counts rounds of CNPs: few flows have too few. With 32, packets of a flow come
-        // so seldom that increases fall between the CNPs, and the queue grows to 13 MB.
+        // The formula counts rounds of CNPs: few flows have too few. With 32, packets of a flow
+        // come so seldom that increases fall between the CNPs, and the queue grows to 13 MB.
         check("peak", results.peak as f64, 0.75 * peak(flows as f64), 1.25 * peak(flows as f64));
     }
     wrong

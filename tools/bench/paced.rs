@@ -70,8 +70,8 @@ impl Many {
     fn new(paced: usize) -> Self {
         let mut config = Config::new(gid(1));
         // A CNP sets 85 Mb/s, and increases are too small and too seldom to be seen.
-        config.line_rate = 100_000_000;
         config.congestion = Congestion::Nvidia(Nvidia {
+            rp_rate_to_set_on_first_cnp: 85,
             rp_time_reset: u32::MAX,
             rp_byte_reset: u32::MAX,
             ..Nvidia::default()

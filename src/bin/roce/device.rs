@@ -75,7 +75,7 @@ pub(crate) struct CongestionArgs {
     #[arg(long, env = "ROCE_CC_PROFILE", hide_env = true, value_name = "PROFILE")]
     cc_profile: Option<String>,
 
-    /// Rate of the link, at which controlled queue pairs begin, such as 25G
+    /// Rate of the link, at which --cc paces queue pairs from their first packet, such as 25G
     #[arg(long, env = "ROCE_LINE_RATE", hide_env = true, value_name = "RATE")]
     line_rate: Option<String>,
 

@@ -1,8 +1,8 @@
 //! HPCC: a window from the telemetry of switches.
 //!
-//! Each switch tells, for each packet, when its port sent it, how many bytes it had sent and how many
-//! waited. The receiver echoes that in its ACK. Only simulations have this telemetry here: the caller
-//! gives it with the ACK ([`Engine::handle_packet_with_telemetry`]).
+//! Each switch tells, for each packet, when its port sent it, how many bytes it had sent and how
+//! many waited. The receiver echoes that in its ACK. Only simulations have this telemetry here: the
+//! caller gives it with the ACK ([`Engine::handle_packet_with_telemetry`]).
 //!
 //! [`Engine::handle_packet_with_telemetry`]: crate::engine::Engine::handle_packet_with_telemetry
 

@@ -1,10 +1,10 @@
 //! Congestion control: rates of queue pairs, by controllers that are told everything.
 //!
-//! A [`Controller`] is a reaction point: it is told packets that are sent, ACKs with their round-trip
-//! times, CNPs, losses and the time, and returns an [`Allowance`]: a rate and a window. It computes
-//! in integers, so that all machines agree to the bit, and its timers are lazy: [`advance`] applies
-//! those that are due, so that an idle queue pair costs no wake-up. Whether it is called at each
-//! deadline or only once at the end makes no difference to what it returns.
+//! A [`Controller`] is a reaction point: it is told packets that are sent, ACKs with their
+//! round-trip times, CNPs, losses and the time, and returns an [`Allowance`]: a rate and a window.
+//! It computes in integers, so that all machines agree to the bit, and its timers are lazy:
+//! [`advance`] applies those that are due, so that an idle queue pair costs no wake-up. Whether it
+//! is called at each deadline or only once at the end makes no difference to what it returns.
 //!
 //! A [`Pacer`] turns the rate into times of packets. The engine makes both for a queue pair when it
 //! needs them, and frees them when the rate is that of the line again.

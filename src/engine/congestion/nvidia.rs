@@ -1,9 +1,9 @@
 //! DCQCN as NVIDIA documents it, with the names and units that `mlx5` has in debugfs.
 //!
-//! α has ten bits and decays each microsecond. A CNP does not cut by itself: it sets a flag, and the
-//! rate is cut at the next end of a monitor period. The target stays where it was through a burst of
-//! cuts, unless a stage has passed since the last one. It is the documented rule set, and not a
-//! model of a particular card.
+//! α has ten bits and decays each microsecond. A CNP does not cut by itself: it sets a flag, and
+//! the rate is cut at the next end of a monitor period. The target stays where it was through a
+//! burst of cuts, unless a stage has passed since the last one. It is the documented rule set, and
+//! not a model of a particular card.
 
 use core::time::Duration;
 

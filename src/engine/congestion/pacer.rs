@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use crate::time::{Instant, nanos};
 
-/// Times of packets at a rate: a packet may be sent when the one before it would have left a line of
-/// that rate.
+/// Times of packets at a rate: a packet may be sent when the one before it would have left a line
+/// of that rate.
 ///
 /// In any time w it admits at most rate · (w + burst) and one packet more. When the rate changes, a
 /// wait is rescaled: it never lasts longer than one packet does at the new rate.

@@ -23,7 +23,7 @@ use super::{Congestion, Profile, parse_rate};
 /// };
 /// let mut config = Config::new(Gid::default());
 /// Settings::read(text)?.apply(&mut config);
-/// assert_eq!(config.line_rate, 10_000_000_000);
+/// assert_eq!(config.line_rate, Some(10_000_000_000));
 /// assert!(config.congestion.is_on());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -118,7 +118,7 @@ impl Settings {
         if let Some(congestion) = &self.congestion {
             config.congestion = congestion.clone();
         }
-        config.line_rate = self.line_rate.unwrap_or(config.line_rate);
+        config.line_rate = self.line_rate.or(config.line_rate);
         config.ect = self.ect.unwrap_or(config.ect);
         config.cnp_scope = self.scope.unwrap_or(config.cnp_scope);
         config.cnp_interval = self.interval.unwrap_or(config.cnp_interval);
@@ -164,7 +164,7 @@ mod tests {
         ])
         .unwrap();
         assert!(matches!(config.congestion, Congestion::Nvidia(with) if with.rp_gd == 10));
-        assert_eq!((config.line_rate, config.ect), (1_000_000_000, Ect::Never));
+        assert_eq!((config.line_rate, config.ect), (Some(1_000_000_000), Ect::Never));
         assert_eq!((config.cnp_scope, config.cnp_dscp), (CnpScope::Port, 46));
         assert_eq!((config.cnp_interval, config.cnp_priority), (Duration::from_micros(4), 5));
         assert!(!read(&[]).unwrap().congestion.is_on());

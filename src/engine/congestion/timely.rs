@@ -1,7 +1,7 @@
 //! TIMELY: the rate follows the gradient of the round-trip time.
 //!
-//! It needs nothing of the network but round-trip times. Its rates have no unique fixed point: which
-//! share a flow gets depends on how it started ("ECN or Delay", CoNEXT 2016).
+//! It needs nothing of the network but round-trip times. Its rates have no unique fixed point:
+//! which share a flow gets depends on how it started ("ECN or Delay", CoNEXT 2016).
 
 use core::time::Duration;
 

@@ -5,6 +5,7 @@
 //! CNPs are control packets, which pass. But no response passes the READ responses before it.
 
 use super::super::classes::TransmitClasses;
+use super::super::config::LINE_RATE;
 use super::super::congestion::{Flow, FlowInfo, FlowSetup, Loss, State};
 use super::super::env::Env;
 use super::super::{Counter, Engine};
@@ -82,7 +83,7 @@ impl Qp {
             return true;
         }
         if self.cc.is_none() {
-            if !env.config.congestion.starts_with_packet() || !self.has_data() {
+            if !env.config.paces_from_start() || !self.has_data() {
                 return false;
             }
             self.start_flow(env);
@@ -119,7 +120,7 @@ impl Qp {
             if flow.wait(env.now, slot, &mut env.pacing) {
                 env.counters.add(Counter::PacedWait);
             }
-        } else if flow.is_at_rest() {
+        } else if flow.is_at_rest() && !env.config.paces_from_start() {
             self.cc = None;
         }
     }
@@ -129,7 +130,7 @@ impl Qp {
         self.held
     }
 
-    /// Data of its class may be sent again.
+    /// Takes the end of a pause: data of its class may pass.
     pub(in crate::engine) fn release_data(&mut self, env: &mut Env) {
         self.held = false;
         self.schedule(env);
@@ -149,7 +150,7 @@ impl Qp {
         }
         let overhead = overhead(self.attr.path.destination);
         let packet = self.attr.mtu + HEADERS + overhead;
-        let info = FlowInfo { line_rate: env.config.line_rate, packet };
+        let info = FlowInfo { line_rate: env.config.line_rate.unwrap_or(LINE_RATE), packet };
         let setup = FlowSetup { info, burst: env.config.pacing_burst, overhead };
         self.cc = Flow::new(&env.config.congestion, env.now, &setup).map(Box::new);
         self.limit_window(env);
@@ -252,7 +253,8 @@ impl Qp {
 
     /// State of its congestion control; at rest that of the line rate.
     pub(in crate::engine) fn rate(&self, env: &Env) -> State {
-        let rest = State { rate: env.config.line_rate, ..State::default() };
+        let line_rate = env.config.line_rate.unwrap_or(LINE_RATE);
+        let rest = State { rate: line_rate, ..State::default() };
         self.cc.as_ref().map_or(rest, |flow| flow.state())
     }
 }
@@ -283,8 +285,8 @@ impl Engine {
         Some(self.qps.get(handle.0)?.rate(&self.env))
     }
 
-    /// Sets the rate of the line, in bit/s, for queue pairs that are slowed down from now on.
+    /// Sets the rate of the line, in bit/s, for queue pairs that get their controllers from now on.
     pub fn set_line_rate(&mut self, rate: u64) {
-        self.env.config.line_rate = rate;
+        self.env.config.line_rate = Some(rate);
     }
 }
