@@ -1,5 +1,5 @@
-//! Sockets of AF_XDP: memory that is shared with the kernel, and rings of descriptors that say which
-//! part of it belongs to whom.
+//! Sockets of AF_XDP: memory that is shared with the kernel, and rings of descriptors of the parts
+//! that belong to either side.
 #![allow(unsafe_code, reason = "system calls, and memory that the kernel writes")]
 
 use std::io;

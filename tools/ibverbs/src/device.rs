@@ -262,7 +262,11 @@ impl Device {
         };
         loop {
             match spec.open(on) {
-                Err(OpenError::InUse { .. }) if fork::child_may_hold_addresses() => {
+                Err(
+                    OpenError::InUse { .. }
+                    | OpenError::XdpProgram { .. }
+                    | OpenError::XdpQueue { .. },
+                ) if fork::child_may_hold_addresses() => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 Err(OpenError::InUse { .. })

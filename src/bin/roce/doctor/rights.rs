@@ -61,7 +61,7 @@ pub(super) fn xdp() -> Finding {
     const CHECK: &str = "AF_XDP";
     match link::xdp::check() {
         Ok(()) => Finding::ok(CHECK, "xdp:INTERFACE can be used"),
-        Err(error) => Finding::note(CHECK, format!("xdp:INTERFACE cannot be used: {error}")),
+        Err(error) => Finding::note(CHECK, error.to_string()),
     }
 }
 
