@@ -38,7 +38,7 @@ fn source_port(label: u32, local: Qpn, remote: Qpn) -> u16 {
 pub(super) fn sprayed(path: &Path, env: &mut Env) -> Path {
     let at = env.sprayed.wrapping_mul(0x9e37_79b1) >> 16;
     env.sprayed = env.sprayed.wrapping_add(1);
-    let at = u16::try_from(at * u32::from(env.config.paths) >> 16).unwrap_or(0);
+    let at = u16::try_from((at * u32::from(env.config.paths)) >> 16).unwrap_or(0);
     // Ports far apart, so that hashes of them differ.
     let port = path.source_port.wrapping_add(at.wrapping_mul(0x09e5));
     Path { source_port: 0xc000 | port & 0x3fff, ..*path }
@@ -53,6 +53,7 @@ mod tests {
         use crate::engine::Config;
         use crate::secret::{SecretRandom, Seed};
         use crate::verbs::DeviceTag;
+        use crate::wire::Gid;
         for paths in [2, 4, 8, 100, 255] {
             let config = Config { paths, ..Config::new(Gid::default()) };
             let mut random = SecretRandom::new(Seed::from(1));

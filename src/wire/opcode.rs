@@ -441,7 +441,7 @@ opcodes! {
     XRC_SEND_ONLY_WITH_INVALIDATE = 0xb7: Xrc Send Only, [XRCETH IETH], UpToMtu(0), Request, TakenAndCompleted;
     XRC_FLUSH = 0xbc: Xrc Flush Only, [XRCETH FETH RETH], Exactly(0), Request, Untouched;
     XRC_ATOMIC_WRITE = 0xbd: Xrc AtomicWrite Only, [XRCETH RETH], Exactly(8), Request, Untouched;
-    // C0h to FFh are the manufacturers': a packet of reliable connections, between peers that agreed.
+    // C0h to FFh are the manufacturers': for reliable connections between peers that agreed.
     RC_SELECTIVE_ACKNOWLEDGE = 0xd1: Rc SelectiveAcknowledge Only, [AETH SACK_ETH], Bitmap, Response, Untouched;
 }
 

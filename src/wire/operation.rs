@@ -15,8 +15,8 @@ pub enum Operation {
     Acknowledge,
     /// The response to an atomic operation: the value before it.
     AtomicAcknowledge,
-    /// An acknowledgement of single packets behind a gap, of this crate's own: no standard peer gets
-    /// it.
+    /// An acknowledgement of single packets behind a gap, of this crate's own: no standard peer
+    /// gets it.
     SelectiveAcknowledge,
     /// Compare and swap.
     CompareSwap,

@@ -74,7 +74,7 @@ impl Requester {
         }
     }
 
-    /// A SACK says what is missing, as far as its bitmap reaches: the requester retransmits that, and
+    /// Notes a SACK: the requester retransmits what is missing as far as its bitmap reaches, and
     /// nothing else.
     fn note_sack(&mut self, sequence: u64, packet: &PacketFacts) {
         let end = sequence + 1 + u64::from(packet.payload_len) * 8;

@@ -498,8 +498,8 @@ fn append_read(
     draft.append(grant, len as usize, true)
 }
 
-/// Sends a SACK: what is missing from `psn` to `base`, and the packets from `base` on that are held.
-/// That of a responder has the AETH of a NAK, that of a requester, for READ responses, of an ACK.
+/// Sends a SACK: all from `psn` to `base` is missing, and the packets of the bitmap are held. That
+/// of a responder has the AETH of a NAK, that of a requester, for READ responses, of an ACK.
 pub(super) fn send_sack(
     psn: Psn,
     aeth: (Answer, Msn),

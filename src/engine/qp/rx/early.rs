@@ -136,7 +136,7 @@ impl Rx {
         self.responses.is_pending()
     }
 
-    /// Handles a SACK of READ responses: repeats those that are missing, if they are all of one READ
+    /// Handles a SACK of READ responses: repeats those that are missing, if all are of one READ
     /// whose responder resource is there. The key is checked for each packet.
     pub(in super::super) fn handle_response_sack(
         &mut self,

@@ -90,8 +90,8 @@ impl Gaps {
         self.responses.as_ref().is_some_and(|held| held.holds(psn))
     }
 
-    /// Whether the responder holds a request, as far as it matters: the oldest in flight is missing,
-    /// whatever was said of it.
+    /// Whether the responder holds a request. The oldest in flight is missing, whatever was said of
+    /// it.
     fn is_held(&self, psn: Psn) -> bool {
         psn != self.una && self.at(psn).is_none_or(|at| self.sacked.has(at))
     }
