@@ -36,7 +36,7 @@ use roce::wire::aeth::{RnrTimer, Syndrome};
 use roce::wire::{
     AethRepr, AtomicAckEthRepr, AtomicEthRepr, Bits, BthRepr, DethRepr, EeContext, Extensions,
     FethRepr, Gid, Headers, IethRepr, ImmDtRepr, Msn, Opcode, Packet, PacketRepr, Psn, QKey, Qpn,
-    RKey, RdethRepr, RethRepr, Role, XrcSrqn, XrcethRepr,
+    RKey, RdethRepr, RethRepr, Role, SackEthRepr, XrcSrqn, XrcethRepr,
 };
 
 /// All access rights of a peer.

@@ -98,7 +98,7 @@ impl World {
             imm_dt: has(Headers::IMM_DT).then_some(ImmDtRepr { data: [9; 4] }),
             ieth: has(Headers::IETH).then_some(IethRepr { rkey }),
             sack_eth: has(Headers::SACK_ETH)
-                .then_some(SackEthRepr { base: psn.plus(1), words: Bits::low(1) }),
+                .then_some(SackEthRepr { base: bth.psn.plus(1), words: Bits::low(1) }),
         };
         let len = input.pick(&[256, 0, 4, 8, 16, 1, 44, 255, 257, 1024, 1025]);
         let payload = vec![0xee; len];
