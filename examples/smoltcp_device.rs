@@ -74,8 +74,11 @@ impl TxToken for Tx<'_> {
     }
 }
 
+/// Objects of one end.
+type Objects = (Pd, Cq, Qp<Rc, Init>);
+
 /// A queue pair of a NIC at this end, as host `number`.
-fn open(socket: UnixDatagram, number: u8) -> Result<(Pd, Cq, Qp<Rc, Init>), Box<dyn Error>> {
+fn open(socket: UnixDatagram, number: u8) -> Result<Objects, Box<dyn Error>> {
     socket.set_nonblocking(true)?;
     let wake = Wake::Descriptor(socket.try_clone()?.into());
     let mut config = Config::new("cable", MacAddr([2, 0, 0, 0, 0, number]), wake);

@@ -115,6 +115,7 @@ impl Many {
             ecn: 0,
             network: &[],
             packet: &packet,
+            payload: None,
         };
         self.engine.handle_packet(Instant::from_nanos(self.now), &received);
     }
