@@ -344,7 +344,7 @@ impl Tx {
     ) {
         let end = missing.psn.plus(missing.count);
         let held = self.gaps.as_ref().and_then(|gaps| gaps.responses.as_ref());
-        let bitmap = held.map_or(Bitmap::default(), |held| held.bitmap_from(end));
+        let bitmap = held.map_or_else(Bitmap::default, |held| held.bitmap_from(end));
         let aeth = (Answer::Ack(Credits::UNLIMITED), Msn::new(0));
         ack::send_sack(missing.psn, aeth, end, bitmap, attr, env, batch);
     }
