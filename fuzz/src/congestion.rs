@@ -149,7 +149,9 @@ fn cnp(engine: &mut Engine, now: Instant, source: Gid, qpn: Qpn) {
 
 /// A queue pair that sends, and gets CNPs and forged ones while its data is paused and resumed.
 fn engine(congestion: Congestion, script: &mut Script<'_>) {
-    let Some((mut engine, qp, cq)) = sender(congestion, script.byte() % 2 == 0) else { return };
+    let Some((mut engine, qp, cq)) = sender(congestion, script.byte().is_multiple_of(2)) else {
+        return;
+    };
     let Some(qpn) = engine.qp_number(qp) else { return };
     let (mut now, mut batch, mut done) = (0_u64, Batch::new(4), [Wc::default(); 8]);
     for _ in 0..EVENTS_MAX {

@@ -102,7 +102,7 @@ impl World {
 
     fn play(&mut self, kind: u8, side: usize, more: u8, a: u8, b: u8) {
         match kind % 8 {
-            0 | 1 => self.post(side, kind % 2 == 0, a, b),
+            0 | 1 => self.post(side, kind.is_multiple_of(2), a, b),
             2 => self.deliver(side, usize::from(a)),
             3 => drop(self.flights[side].remove(usize::from(a) % 16)),
             4 => {

@@ -338,7 +338,7 @@ impl World {
 
     /// Samples α each 100 µs, and what was delivered each millisecond.
     fn look(&mut self) {
-        if self.now % 1_000_000_000 == 0 {
+        if self.now.is_multiple_of(1_000_000_000) {
             self.results.delivered.push(self.flows.iter().map(|flow| flow.bytes).collect());
         }
         if self.now == self.plan.warm * PS {
