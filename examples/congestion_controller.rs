@@ -1,5 +1,5 @@
-//! A congestion controller of one's own: each CNP halves the rate, each megabyte raises it. Two NICs
-//! on loopback that mark packets: `cargo run --example congestion_controller`.
+//! A congestion controller of one's own: each CNP halves the rate, each megabyte raises it. Two
+//! NICs on loopback that mark packets: `cargo run --example congestion_controller`.
 use std::{error::Error, sync::Arc, thread};
 
 use roce::engine::{Counter, congestion::*};

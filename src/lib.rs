@@ -110,7 +110,7 @@
 //! | `analysis` | connections, messages, causes and findings of captures; with the feature of this name | time, histogram, wire, decode, observe |
 //! | [`engine`] | a software RNIC as a state machine, told packets and time | time, random, counters, secret, wire, memory, verbs, table |
 //! | [`cm`] | the connection manager as a state machine, told messages, commands and time | time, counters, secret, wire, verbs, table |
-//! | [`link`] | ways onto a network, simulated or real; faults and taps around them | time, random, wire, verbs, capture, proof |
+//! | [`link`] | ways onto a network, simulated or real; faults and taps around them | time, random, memory, wire, verbs, capture, proof |
 //! | `raw_eth` | raw packet queue pairs, flow steering and RSS: frames that are not RoCE | time, wire, verbs, engine, link |
 //! | [`nic`] | an engine on a link, and the thread that drives them: a software NIC that runs | time, wire, memory, verbs, device, engine, link, raw_eth |
 //! | [`ping`] | UD probes with six time stamps: prober and responder as state machines, on any device; what a fleet of them tells | time, histogram, secret, wire, verbs, device |

@@ -271,7 +271,7 @@ impl Region {
         Ok(self.start.wrapping_add(start))
     }
 
-    /// Part of the region, under its own promises: whoever made a foreign region lets it be used
+    /// Part of the region, under its own promises: the maker of a foreign region lets it be used
     /// until no engine and no batch has it any more.
     #[inline]
     pub(crate) fn part(&self, offset: u64, len: usize) -> Result<Self, AccessError> {

@@ -152,8 +152,8 @@ impl Rings {
         }
     }
 
-    /// Passes each packet that was taken to `each`, as [`for_each`](Self::for_each) does. Of one with
-    /// much payload only the headers are copied out of its ring before.
+    /// Passes each packet that was taken to `each`, as [`for_each`](Self::for_each) does. Of one
+    /// with much payload only the headers are copied out of its ring before.
     #[inline]
     pub(crate) fn for_each_apart(
         &self,

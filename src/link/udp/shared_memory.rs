@@ -23,8 +23,8 @@ pub(super) type SharedNeighbors = Arc<Mutex<Neighbors>>;
 /// Time after the last packet from a ring, or from the kernel, for which more are expected there.
 const ACTIVE: Duration = Duration::from_micros(50);
 
-/// Shortest and longest interval at which the kernel is asked while packets come from rings alone: a
-/// system call takes longer than all else that a receive does. It doubles while nothing comes.
+/// Shortest and longest interval at which the kernel is asked while packets come from rings alone:
+/// a system call takes longer than all else that a receive does. It doubles while nothing comes.
 const KERNEL_INTERVAL_MIN: Duration = Duration::from_micros(5);
 const KERNEL_INTERVAL_MAX: Duration = Duration::from_micros(40);
 

@@ -13,7 +13,7 @@
 //! - The program is attached by a link of BPF, which the kernel detaches when the process ends, in
 //!   whatever way. An interface that has a program already is refused, and its program is named.
 //! - A frame is one chunk, so the largest RDMA MTU is 2048.
-//! - The kernel's routes and neighbors are asked as [`raw`](super::raw) does; packets to multicast
+//! - The kernel's routes and neighbors are asked as [`raw`] does; packets to multicast
 //!   groups, and those to other addresses of this host, leave through the kernel as there. Packets
 //!   to the link itself do not touch the interface.
 #![forbid(unsafe_code)]
