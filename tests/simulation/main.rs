@@ -46,8 +46,9 @@ const KNOWN: &[u64] = &[307, 349, 381, 408, 1978, 7175, 48_086, 50_134];
 /// Number of seeds that run by default.
 const SEEDS: u64 = 250;
 
-/// Number of seeds that run by default in each other mode of recovery.
-const SEEDS_OF_MODES: u64 = 16;
+/// Number of seeds that run by default in each other mode of recovery. With narrow sequence numbers
+/// some stories have hundreds of messages.
+const SEEDS_OF_MODES: u64 = if cfg!(roce_narrow_psn) { 6 } else { 16 };
 
 /// Tells one story; returns its capture if that is wanted.
 fn story(seed: u64, mode: Mode, aloud: bool, capture: bool) -> Vec<u8> {
@@ -100,7 +101,8 @@ fn outcome_does_not_depend_on_the_mode_of_recovery() {
         }
         return;
     }
-    seeds::run(SEEDS_OF_MODES, KNOWN, |seed| {
+    let known = if cfg!(roce_narrow_psn) { &[] } else { KNOWN };
+    seeds::run(SEEDS_OF_MODES, known, |seed| {
         Mode::others().flat_map(|mode| failure(seed, mode)).collect()
     });
 }
