@@ -48,13 +48,26 @@ impl fmt::Display for Spec {
     }
 }
 
-/// Options of soft NICs.
+/// The option of shared memory of soft NICs.
 #[derive(Clone, Debug, Default, Args)]
-pub(crate) struct SoftNicArgs {
+pub(crate) struct SharedMemoryArgs {
     /// Send packets to programs on this machine through the kernel, too, and not through shared
     /// memory; so does ROCE_SHM=off.
     #[arg(long)]
     no_shm: bool,
+}
+
+impl From<SharedMemoryArgs> for SoftNicArgs {
+    fn from(shared_memory: SharedMemoryArgs) -> Self {
+        Self { shared_memory, ..Self::default() }
+    }
+}
+
+/// Options of soft NICs.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct SoftNicArgs {
+    #[command(flatten)]
+    shared_memory: SharedMemoryArgs,
 
     #[command(flatten)]
     congestion: CongestionArgs,
@@ -146,7 +159,11 @@ pub(crate) fn start(spec: &Spec, soft: &SoftNicArgs) -> anyhow::Result<Arc<dyn D
     match spec {
         Spec::Soft(at) => {
             let settings = soft.congestion.settings()?;
-            let link = if soft.no_shm { at.open_without_shared_memory() } else { at.open(None) };
+            let link = if soft.shared_memory.no_shm {
+                at.open_without_shared_memory()
+            } else {
+                at.open(None)
+            };
             let link = link.with_context(|| format!("-d {spec}"))?;
             let recovery = soft.recovery.options();
             let nic = SoftNic::start_with(link, |config| {

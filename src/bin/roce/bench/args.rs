@@ -15,9 +15,9 @@ use crate::device::{SoftNicArgs, Spec};
 /// perftest's port, and that of the pingpongs.
 pub(crate) const PORT: u16 = 18515;
 
-/// Addresses and ports by which the two sides find each other.
-#[derive(Debug, Args)]
-pub(crate) struct ReachArgs {
+/// Addresses and ports by which the two sides find each other, and options of soft NICs.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReachArgs<S: Args = SoftNicArgs> {
     /// The NIC: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE, or verbs:NAME for a real one
     /// [default: UDP from the address that leads to the other side].
     #[arg(short = 'd', long = "device", alias = "ib-dev", value_name = "DEVICE")]
@@ -33,7 +33,15 @@ pub(crate) struct ReachArgs {
     pub(crate) gid_index: Option<u8>,
 
     #[command(flatten)]
-    pub(crate) soft: SoftNicArgs,
+    pub(crate) soft: S,
+}
+
+impl<S: Args + Clone + Into<SoftNicArgs>> ReachArgs<S> {
+    /// Returns the same, with the defaults of the options of soft NICs that it lacks.
+    pub(crate) fn with_all(&self) -> ReachArgs {
+        let Self { device, port, gid_index, soft } = self.clone();
+        ReachArgs { device, port, gid_index, soft: soft.into() }
+    }
 }
 
 /// The option by which a client trusts a server about its GID.

@@ -20,6 +20,7 @@ use self::show::Show;
 use crate::bench::control::probe::Hello;
 use crate::bench::reach::{Family, reach};
 use crate::bench::{AnyGidArgs, ReachArgs, TokenArgs};
+use crate::device::SharedMemoryArgs;
 use crate::output::{counted, remark};
 use crate::{interrupt, output};
 
@@ -50,7 +51,7 @@ pub(crate) struct Args {
     host: String,
 
     #[command(flatten)]
-    reach: ReachArgs,
+    reach: ReachArgs<SharedMemoryArgs>,
 
     /// Stop after so many probes.
     #[arg(short = 'c', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
@@ -111,7 +112,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     check(args.paths, args.interval, args.timeout)?;
     let token = args.token.get()?;
     let stopped = interrupt::catch()?;
-    let reached = reach(&args.host, &args.reach, Family::Same)?;
+    let reached = reach(&args.host, &args.reach.with_all(), Family::Same)?;
     let nic = Nic::from(reached.nic);
     ensure!(
         args.paths <= UDP_PATHS_MAX || !nic.name().starts_with("udp:"),
