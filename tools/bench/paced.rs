@@ -7,7 +7,8 @@
 //! Of 100,000 queue pairs, 10,000 send in turn, so that caches miss alike; of these, 10 or 10,000
 //! are paced: each of their packets waits for its pacer. The two take turns, and of each the best
 //! slice counts. A round is a message of each, in virtual time. A turn of a queue pair is one
-//! packet, so that one that is not paced does not send a whole message while its state is in a cache.
+//! packet, so that one that is not paced does not send a whole message while its state is in a
+//! cache.
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![allow(
     clippy::cast_possible_truncation,

@@ -193,8 +193,8 @@ impl Neighbors {
         }
     }
 
-    /// Puts a packet into the ring of the NIC that has its queue pair, if there is one. The packet is
-    /// sent once all are [published](Self::publish).
+    /// Puts a packet into the ring of the NIC that has its queue pair, if there is one. The packet
+    /// is sent once all are [published](Self::publish).
     #[inline]
     pub(crate) fn put(
         &mut self,
