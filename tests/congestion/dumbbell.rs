@@ -38,7 +38,7 @@ pub struct Plan {
     pub cnp_interval: u64,
 }
 
-/// What was measured after the warm-up.
+/// Measurements after the warm-up.
 #[derive(Debug, Default)]
 pub struct Results {
     /// Rates of the flows on the wire, in Gb/s.

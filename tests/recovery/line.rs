@@ -273,7 +273,7 @@ fn pattern(seed: u8) -> Vec<u8> {
     (0..BYTES as u32).map(|at| (at.wrapping_mul(0x9e37_79b1) >> 24) as u8 ^ seed).collect()
 }
 
-/// What a packet is, for messages of failed tests.
+/// Returns the description of a packet, for messages of failed tests.
 #[allow(dead_code, reason = "for debugging")]
 pub fn words(bytes: &[u8]) -> String {
     let packet = Packet::parse(&bytes[..bytes.len() - 4]).unwrap();

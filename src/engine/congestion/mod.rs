@@ -1,4 +1,4 @@
-//! Congestion control: rates of queue pairs, by controllers that are told everything.
+//! Congestion control: rates of queue pairs, set by controllers without IO or clock.
 //!
 //! A [`Controller`] is a reaction point: it is told packets that are sent, ACKs with their
 //! round-trip times, CNPs, losses and the time, and returns an [`Allowance`]: a rate and a window.

@@ -75,7 +75,7 @@ pub struct Config {
     pub addresses: Vec<(IpAddr, u8)>,
     /// Routers for destinations outside of these prefixes: at most one of IPv4 and one of IPv6.
     pub gateways: Vec<IpAddr>,
-    /// How the NIC learns that frames have arrived.
+    /// Source of wake-ups when frames have arrived.
     pub wake: Wake,
     /// Seed of smoltcp's random numbers.
     pub seed: u64,

@@ -177,7 +177,7 @@ fn monitor(config: &Config, index: u32, port: &Port) -> Option<Box<dyn PortMonit
 /// Maximum number of frames to the link itself that wait.
 const OWN_MAX: usize = 1024;
 
-/// What both halves share: the link's own addresses and groups, and frames to them.
+/// State that both halves share: the link's own addresses and groups, and frames to them.
 #[derive(Debug)]
 struct Own {
     state: Mutex<OwnState>,

@@ -95,7 +95,7 @@ pub(in crate::engine) struct Tx {
     timer: Timer,
     /// Bytes in flight, within the peer window.
     credit: FlowCredit,
-    /// What is missing, and what came before it, while anything is.
+    /// Holes that SACKs tell of, and packets that came before them, while there are holes.
     gaps: Option<Box<Gaps>>,
 }
 

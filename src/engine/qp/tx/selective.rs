@@ -22,7 +22,7 @@ use crate::wire::batch::Batch;
 use crate::wire::{Msn, Packet, PayloadRule, Psn};
 use core::time::Duration;
 
-/// What is missing between the oldest packet in flight and the newest, as far as it is known.
+/// Holes between the oldest packet in flight and the newest, as far as SACKs tell of them.
 #[derive(Debug)]
 pub(super) struct Gaps {
     /// Oldest PSN in flight, for which the first bits stand.
