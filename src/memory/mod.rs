@@ -19,6 +19,8 @@
 #![allow(unsafe_code, reason = "registered memory is reached by raw pointers")]
 
 mod actions;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod checksum;
 mod fault;
 mod kernel;
 mod payload;
@@ -37,7 +39,16 @@ use thiserror::Error;
 
 pub use payload::{Payload, SharedBytes};
 
-// For `tools/ibverbs`: no promise is made about it.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(crate) use checksum::short_crc32;
+
+/// Returns `None`: only the x86-64 code has a faster way.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+pub(crate) fn short_crc32(_: u32, _: u32, _: &[u8]) -> Option<u32> {
+    None
+}
+
+// For `tools/ibverbs`: the interface may change in any version.
 #[doc(hidden)]
 pub use fault::{ForkGuard, masks_changed, replace_action, resolve};
 
@@ -96,7 +107,7 @@ struct Words {
 // never forms a reference to them; racing copies may tear, as they may on a real NIC.
 unsafe impl Sync for Words {}
 
-/// Zero words. The operating system gives them memory when they are touched.
+/// Returns `count` zeroed words. The operating system gives them memory when they are touched.
 fn zeroed(count: usize) -> Result<Box<[UnsafeCell<u64>]>, TryReserveError> {
     let mut none = Vec::new();
     let Ok(layout) = Layout::array::<UnsafeCell<u64>>(count) else {
@@ -110,13 +121,12 @@ fn zeroed(count: usize) -> Result<Box<[UnsafeCell<u64>]>, TryReserveError> {
     // SAFETY: the layout has a size.
     let start = unsafe { alloc_zeroed(layout) };
     if start.is_null() {
-        // No vector can be as long: this is its error.
+        // No vector can be that long, so this returns an error.
         none.try_reserve_exact(usize::MAX)?;
         return Ok(none.into_boxed_slice());
     }
     let words = core::ptr::slice_from_raw_parts_mut(start.cast::<UnsafeCell<u64>>(), count);
-    // SAFETY: the global allocator gave it for a slice of this layout, and words of zeros are
-    // words.
+    // SAFETY: the global allocator gave it for a slice of this layout, and zero is a valid word.
     let words = unsafe { Box::from_raw(words) };
     Ok(words)
 }
@@ -148,7 +158,7 @@ impl Buffer {
         self.0.len
     }
 
-    /// Whether it has none.
+    /// Whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
     }
@@ -200,9 +210,9 @@ pub struct Region {
 /// Owner of the memory, and what is known of it.
 #[derive(Clone, Debug)]
 enum Kind {
-    /// A buffer's, which this keeps alive.
+    /// Memory of a [`Buffer`], which this keeps alive.
     Owned(#[expect(dead_code, reason = "it is held, not used")] Arc<Words>),
-    /// A program's in another language, which may unmap or protect it.
+    /// Memory of a program in another language, which may unmap or protect it.
     Foreign,
     /// No memory.
     Null,
@@ -219,9 +229,9 @@ impl Region {
     /// Memory of a program in another language: `len` bytes from `start`. The whole address space
     /// can be such a region.
     ///
-    /// The program may unmap, protect or truncate the memory at any time. Accesses to what is gone
-    /// fail. The first call installs a handler for SIGSEGV and SIGBUS, which passes on every fault
-    /// that is not one of these accesses.
+    /// The program may unmap, protect or truncate the memory at any time. Accesses to such parts
+    /// then fail. The first call installs a handler for SIGSEGV and SIGBUS, which passes on every
+    /// fault that is not one of these accesses.
     ///
     /// # Safety
     ///
@@ -244,7 +254,7 @@ impl Region {
         self.len
     }
 
-    /// Whether it has none.
+    /// Whether the region has no bytes.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -279,8 +289,8 @@ impl Region {
         Ok(Self { start, len, kind: self.kind.clone() })
     }
 
-    /// Whether its memory may be accessed by the routines that survive a fault, or needs none that
-    /// does.
+    /// Whether `routines` may access the memory: it cannot fault, or the handler that lets them
+    /// survive a fault is installed.
     #[inline]
     fn is_direct(&self) -> bool {
         match self.kind {
@@ -303,14 +313,14 @@ impl Region {
     ) -> Result<(), AccessError> {
         let from = self.at(offset, len)?;
         if matches!(self.kind, Kind::Null) {
-            // SAFETY: the caller's.
+            // SAFETY: the caller vouches for the room.
             unsafe { out.write_bytes(0, len) };
             return Ok(());
         }
         let copied = if self.is_direct() {
             // SAFETY: `at` saw to it that all bytes are within the region, whose maker lets them be
             // read; if they may be not mapped, the handler is in place. The rest is the caller's.
-            unsafe { routines::copy(out, from, len) }
+            unsafe { routines::copy_unordered(out, from, len) }
         } else {
             self.kernel_read(from, out, len)
         };
@@ -341,7 +351,8 @@ impl Region {
     /// be written, those before may have been.
     #[inline]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
-        // SAFETY: `bytes` is a live reference, and no other may exist to the region.
+        // SAFETY: `bytes` is a live reference, and none may exist to the region: the two cannot
+        // overlap.
         unsafe { self.copy_in(offset, bytes.as_ptr(), bytes.len()) }
     }
 
@@ -381,8 +392,8 @@ impl Region {
         if copied { Ok(()) } else { Err(unmapped(offset, len)) }
     }
 
-    /// Brings in `len` bytes from `offset` on of memory that the program may have unmapped; fails
-    /// if they cannot be read, or written if they must be.
+    /// Brings in `len` bytes from `offset` on of memory that the program may have unmapped. Fails
+    /// if they cannot be read or, with `write`, cannot be written.
     pub fn bring_in(&self, offset: u64, len: usize, write: bool) -> Result<(), AccessError> {
         let start = self.at(offset, len)?;
         match self.kind {
@@ -392,8 +403,8 @@ impl Region {
         }
     }
 
-    /// The eight bytes at `offset` as a number that `change` changes, at once for everyone who uses
-    /// it as a number.
+    /// Changes the number in the eight bytes at `offset` with `change`, which must be atomic and
+    /// returns `None` if the memory is not mapped.
     #[inline]
     fn atomic<T>(
         &self,
@@ -408,8 +419,8 @@ impl Region {
             let mut zero = 0;
             return change(&raw mut zero).ok_or_else(|| unmapped(offset, 8));
         }
-        // No system call changes a number atomically: without the handler, one sees to it that the
-        // page is there.
+        // No system call changes a number atomically: without the handler, a system call makes sure
+        // that the page is there, and the change follows.
         if !self.is_direct() && !self.kernel_bring_in(place.cast(), 8, true) {
             return Err(unmapped(offset, 8));
         }

@@ -3,8 +3,10 @@
 use core::marker::PhantomData;
 use core::ops::Range;
 
-/// Bytes in memory that another process may change meanwhile. They are copied into a
-/// [`Region`](super::Region), and never looked at.
+use super::routines;
+
+/// Bytes in memory that another process may change meanwhile. They are copied, into a
+/// [`Region`](super::Region) or to private memory, and never looked at where they are.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedBytes<'a> {
     pub(super) start: *const u8,
@@ -39,6 +41,18 @@ impl SharedBytes<'_> {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Appends a copy of them.
+    pub(crate) fn append_to(&self, to: &mut Vec<u8>) {
+        to.reserve(self.len);
+        let room = to.spare_capacity_mut().as_mut_ptr().cast::<u8>();
+        // SAFETY: `reserve` made room for the bytes; that they may be read is the maker's word.
+        let is_copied = unsafe { routines::copy(room, self.start, self.len) };
+        if is_copied {
+            // SAFETY: this many bytes behind the length have just been written.
+            unsafe { to.set_len(to.len() + self.len) };
+        }
     }
 }
 
@@ -88,5 +102,22 @@ impl<'a> From<&'a [u8]> for Payload<'a> {
     #[inline]
     fn from(bytes: &'a [u8]) -> Self {
         Self::Private(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_bytes_are_appended() {
+        let bytes = b"0123456789";
+        // SAFETY: they live as long as the test, and are not registered.
+        let shared = unsafe { SharedBytes::new(bytes.as_ptr(), bytes.len()) };
+        let Payload::Shared(part) = Payload::Shared(shared).part(2..5) else { unreachable!() };
+        let mut copy = b"ab".to_vec();
+        part.append_to(&mut copy);
+        part.append_to(&mut copy);
+        assert_eq!(copy, b"ab234234");
     }
 }

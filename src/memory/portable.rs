@@ -36,6 +36,18 @@ pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> bool {
     true
 }
 
+/// Copies bytes to memory that only the caller sees.
+///
+/// # Safety
+///
+/// As [`copy`] has it.
+#[inline]
+pub(super) unsafe fn copy_unordered(to: *mut u8, from: *const u8, len: usize) -> bool {
+    // SAFETY: the caller's.
+    unsafe { core::ptr::copy_nonoverlapping(from, to, len) };
+    true
+}
+
 /// Adds to the number at an aligned address; returns what it was.
 ///
 /// # Safety

@@ -169,7 +169,7 @@ impl Batch {
             bytes_max,
         };
         // The last packet may begin just before the limit, and is padded before it is cut.
-        batch.bytes.try_reserve_exact(room.min(bytes_max + PACKET_MAX + ICRC_ROOM) + 3)?;
+        batch.bytes.try_reserve_exact(room.min(bytes_max + PACKET_MAX + ICRC_ROOM) + PAD_ROOM)?;
         batch.ends.try_reserve_exact(packets_max)?;
         // Behind a packet with another path, the path of the next may be known without one.
         batch.trains.try_reserve_exact(packets_max + 1)?;
@@ -294,7 +294,7 @@ impl Batch {
     }
 
     /// The packets: how each travels, and its bytes with the room behind them.
-    pub fn iter(&self) -> impl Iterator<Item = (&Path, &[u8])> {
+    pub fn iter(&self) -> impl Iterator<Item = (&Path, &[u8])> + Clone {
         let (mut trains, mut start) = (self.trains.iter().peekable(), 0);
         let mut path = None;
         self.ends.iter().enumerate().filter_map(move |(index, &end)| {
@@ -358,8 +358,11 @@ pub(crate) fn flip_icrc(sealed: &mut [u8], flips: u32) {
     }
 }
 
+/// Room for padding, of which there are at most three bytes.
+const PAD_ROOM: usize = 4;
+
 /// Longest packet, padding and the room behind it.
-const DRAFT_MAX: usize = PACKET_MAX + 3 + ICRC_ROOM;
+const DRAFT_MAX: usize = PACKET_MAX + PAD_ROOM + ICRC_ROOM;
 
 /// A packet that is being put together at the end of a batch. Unless it is finished, there is none.
 #[derive(Debug)]
@@ -415,12 +418,14 @@ impl Draft<'_> {
 
     /// Pads it, and leaves room for its ICRC.
     #[inline]
-    pub(crate) fn finish(mut self) {
-        let pad = (self.batch.len - self.start).wrapping_neg() % 4;
-        if let Some(room) = self.room(3 + ICRC_ROOM) {
-            room.fill(0);
+    pub(crate) fn finish(self) {
+        let len = self.batch.len;
+        let pad = (len - self.start).wrapping_neg() % 4;
+        if let Some(room) = self.batch.bytes.get_mut(len..).and_then(<[u8]>::first_chunk_mut) {
+            // One store, of which the next packet begins with what is too much.
+            *room = [0; PAD_ROOM + ICRC_ROOM];
         }
-        self.batch.len -= 3 - pad;
+        self.batch.len = len + pad + ICRC_ROOM;
         self.end();
     }
 

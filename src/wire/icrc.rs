@@ -12,6 +12,7 @@ use super::ib::{Grh, Lrh};
 use super::identification::{self, Varying};
 use super::ip::{Ipv4, Ipv4Repr, Ipv6, Ipv6Repr, Udp, UdpRepr};
 use super::{Bth, Gid, Path, PathHeaders};
+use crate::memory::short_crc32;
 
 pub use super::identification::Identification;
 
@@ -177,10 +178,15 @@ impl Prefix {
         Some(u32::from_le_bytes(self.icrc(body)?) ^ u32::from_le_bytes(*sealed))
     }
 
-    /// The ICRC of `transport`, from the BTH to the last pad byte, in one pass: it is masked in
-    /// place, and left as it was.
+    /// The ICRC of `transport`, from the BTH to the last pad byte, in one pass: if it is not short,
+    /// it is masked in place, and left as it was.
     #[inline]
     fn icrc(&self, transport: &mut [u8]) -> Option<[u8; ICRC_LEN]> {
+        let bth = transport.first_chunk_mut::<{ Bth::LEN }>()?;
+        let flips = u32::from(bth[BTH_VARIANT] ^ 0xff);
+        if let Some(crc) = short_crc32(self.0, flips, transport) {
+            return Some(crc.to_le_bytes());
+        }
         let bth = transport.first_chunk_mut::<{ Bth::LEN }>()?;
         let variant = core::mem::replace(&mut bth[BTH_VARIANT], 0xff);
         let crc = crc32(self.0, transport);
