@@ -6,6 +6,7 @@ use super::congestion::Congestion;
 use super::cq::Cq;
 use super::recovery::{ReceiveMode, Recovery, ReorderThreshold};
 use super::recv_queue::RecvQueue;
+use super::reorder::SPAN;
 use super::send_queue::SendQueue;
 use crate::table::TABLE_MAX;
 use crate::verbs::{Mtu, QpCap, QpnShare};
@@ -222,6 +223,13 @@ impl Config {
             Ect::Always => true,
             Ect::Never => false,
         }
+    }
+
+    /// Number of PSNs by which packets of a peer may come before others, out of several source
+    /// ports; 0 if these are dropped.
+    pub(crate) fn reorder_span(&self) -> u32 {
+        let drops = self.receive == ReceiveMode::InOrder || self.pin_source_port;
+        if drops { 0 } else { SPAN }
     }
 
     /// Default configuration of a port with one GID.

@@ -149,10 +149,12 @@ impl Cq {
     /// of successive completions of one queue pair the last; returns how many.
     #[inline]
     pub(super) fn poll(&mut self, out: &mut [Wc], mut release: impl FnMut(SendSlot)) -> usize {
-        let count = self.queue.len().min(out.len());
         let mut freed: Option<SendSlot> = None;
-        for (to, Cqe { wc, slot }) in out.iter_mut().zip(self.queue.drain(..count)) {
+        let mut count = 0;
+        for to in out {
+            let Some(Cqe { wc, slot }) = self.queue.pop_front() else { break };
             *to = wc;
+            count += 1;
             if let Some(slot) = slot
                 && let Some(before) = freed.replace(slot)
                 && before.qp != slot.qp
@@ -160,7 +162,9 @@ impl Cq {
                 release(before);
             }
         }
-        freed.into_iter().for_each(release);
+        if let Some(slot) = freed {
+            release(slot);
+        }
         if let Some(stamps) = &mut self.stamps {
             stamps.drain(..count);
         }

@@ -9,9 +9,9 @@ use super::config::Config;
 use super::congestion::{Hop, Wheel};
 use super::counters::{Counter, Counters};
 use super::cq::{Cq, Delivered, SendSlot};
+use super::due::DueQueue;
 use super::keys::Keys;
 use super::peer_window::PeerWindows;
-use super::qp::{DelayedAcks, GapChecks};
 use super::reorder::ReorderMemory;
 use super::srq::Srq;
 use super::timers::Timers;
@@ -21,6 +21,14 @@ use crate::table::{SlotId, Table};
 use crate::time::Instant;
 use crate::verbs::{AhAttr, CqHandle, DeviceTag, EventType, PdHandle, Wc};
 use crate::wire::Gid;
+
+/// Posts of sends since packets were transmitted last.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PostedSends {
+    pub(super) count: u32,
+    /// Whether nothing was in flight on the path of one of them.
+    pub(super) is_first_on_path: bool,
+}
 
 /// State of the engine that a queue pair uses, except other queue pairs.
 #[derive(Debug)]
@@ -34,9 +42,10 @@ pub(super) struct Env {
     pub(super) srqs: Table<Srq>,
     pub(super) ahs: Table<(PdHandle, AhAttr)>,
     pub(super) timers: Timers,
-    pub(super) delayed_acks: DelayedAcks,
+    /// Ends of delayed ACKs.
+    pub(super) delayed_acks: DueQueue,
     /// Checks of the age of gaps.
-    pub(super) gap_checks: GapChecks,
+    pub(super) gap_checks: DueQueue,
     /// Packets that came before others.
     pub(super) reorder: ReorderMemory,
     /// Number of packets that were sprayed.
@@ -55,6 +64,8 @@ pub(super) struct Env {
     pub(super) telemetry: Vec<Hop>,
     /// Queue pairs that may have something to send, in round-robin order.
     pub(super) active: VecDeque<SlotId>,
+    /// Posts of sends since packets were transmitted last.
+    pub(super) posted: PostedSends,
     pub(super) events: VecDeque<Event>,
     /// Raw frames to send.
     pub(super) frames: VecDeque<Vec<u8>>,
@@ -76,8 +87,8 @@ impl Env {
             srqs: Table::numbered(limits.srqs, device, random),
             ahs: Table::new(limits.ahs, device),
             timers: Timers::default(),
-            delayed_acks: DelayedAcks::default(),
-            gap_checks: GapChecks::default(),
+            delayed_acks: DueQueue::default(),
+            gap_checks: DueQueue::default(),
             reorder: ReorderMemory::new(&limits),
             sprayed: 0,
             peer_windows: PeerWindows::new(config.peer_window_bytes),
@@ -88,6 +99,7 @@ impl Env {
             cnp_times: CnpTimes::default(),
             telemetry: Vec::new(),
             active: VecDeque::new(),
+            posted: PostedSends::default(),
             events: VecDeque::new(),
             frames: VecDeque::new(),
             promised: Promised::new(limits.bytes),

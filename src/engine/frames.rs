@@ -1,11 +1,10 @@
-//! Frames of raw packet queue pairs: opaque bytes, which the caller
-//! steers.
+//! Frames of raw packet queue pairs: opaque bytes, which the caller steers.
 
 use super::Engine;
 use crate::time::Instant;
 use crate::verbs::QpHandle;
 
-/// Maximum number of frames to send: with more, no queue pair sends.
+/// Maximum number of frames that wait to be sent: while there are so many, no queue pair sends.
 pub(super) const FRAMES_MAX: usize = 256;
 
 impl Engine {

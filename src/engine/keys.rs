@@ -106,7 +106,7 @@ impl Keys {
         (id.device() == self.device).then_some(id.index())
     }
 
-    /// Takes one more region than the limit that it was made with.
+    /// Raises the maximum number of regions and windows by one.
     pub(super) fn raise_limit(&mut self) {
         self.table.raise_limit(1);
     }
@@ -287,7 +287,7 @@ impl Keys {
         }
     }
 
-    /// Checks an L_Key for `len` bytes at `addr`, to read, or to write too.
+    /// Checks an L_Key for reading `len` bytes at `addr` or, with `write`, for writing them.
     #[inline]
     pub(super) fn local(
         &self,
@@ -305,7 +305,7 @@ impl Keys {
         Ok(Grant { region: &mr.region, offset })
     }
 
-    /// Faults in on-demand memory. `None` if the L_Key gives no access.
+    /// Faults in on-demand memory. Returns `None` if the L_Key gives no access.
     pub(super) fn fault_in(
         &self,
         pd: PdHandle,
@@ -317,8 +317,8 @@ impl Keys {
     }
 
     /// Checks an R_Key for `len` bytes at `addr`, with all rights of `needed`, for the peer of
-    /// queue pair `qp`. Without a protection domain any is accepted: the caller has checked it
-    /// before.
+    /// queue pair `qp`. If `pd` is `None`, any protection domain is accepted: the caller has
+    /// checked it before.
     #[inline]
     pub(super) fn remote(
         &self,

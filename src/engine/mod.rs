@@ -51,6 +51,7 @@
 //! | `congestion` | congestion control: controllers, pacer, deadlines of paced queue pairs |
 //! | `classes` | classes of packets, of which some may be paused |
 //! | `cnp` | intervals between CNPs |
+//! | `due` | times that come in order: ends of delayed ACKs, checks of gaps |
 //! | `timers`, `counters`, `config` | deadlines, a counter for every drop, every limit |
 #![forbid(unsafe_code)]
 
@@ -61,6 +62,7 @@ mod config;
 pub mod congestion;
 mod counters;
 mod cq;
+mod due;
 mod env;
 mod frames;
 mod keys;
@@ -96,11 +98,20 @@ use crate::secret::SecretRandom;
 use crate::table::{SlotId, Table};
 use crate::time::Instant;
 use crate::verbs::{DeviceTag, Mtu, PostError, RecvWr, SendWr, Wc, WrId};
-use crate::wire::{Bth, Gid, Opcode, Packet, Qpn, Service};
+use crate::wire::{Bth, Gid, Opcode, Packet, Qpn, Service, view};
 use congestion::{HOPS_MAX, Hop};
 use cq::{Armed, Cq, SendSlot};
-use env::Env;
+use env::{Env, PostedSends};
 use qp::Qp;
+
+/// Number of queue pairs from which on they are not all in a cache.
+const PREFETCH_QPS_MIN: usize = 512;
+
+/// Number of queue pairs that transmit before one whose state is prefetched.
+const PREFETCH_AHEAD: usize = 3;
+
+/// Number of posts that are not collected any further: as many packets as the kernel takes at once.
+const POSTS_MAX: u32 = 64;
 
 /// An event for the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,17 +193,38 @@ impl Engine {
         self.split(slot)
     }
 
-    /// Returns the slot of the queue pair with a QPN.
+    /// Returns the slot of the queue pair with a QPN, or, with the number that the table has for
+    /// the GSI queue pair, which is not its QPN, that of the latter.
     #[inline]
-    fn find_qp(&self, qpn: Qpn) -> Option<SlotId> {
+    fn slot_of_qpn(&self, qpn: Qpn) -> Option<SlotId> {
         match qpn {
             Qpn::GSI => self.qps.slot_of(self.gsi?.0),
-            qpn => {
-                let slot = self.qps.find(qpn.get())?;
-                // The GSI queue pair has no other number.
-                self.qps.at(slot).is_some_and(|qp| qp.attr().qpn == qpn).then_some(slot)
-            }
+            qpn => self.qps.find(qpn.get()),
         }
+    }
+
+    /// Returns the queue pair with a QPN and its slot, and what it shares with others.
+    #[inline]
+    fn split_qpn(&mut self, qpn: Qpn) -> Option<(SlotId, &mut Qp, &mut Env)> {
+        let slot = self.slot_of_qpn(qpn)?;
+        let (qp, env) = self.split(slot)?;
+        (qp.attr().qpn == qpn).then_some((slot, qp, env))
+    }
+
+    /// Prefetches what [`handle_packet`](Self::handle_packet) needs for packets that came together.
+    /// With many queue pairs it is in no cache: the misses of all these packets then overlap. With
+    /// few it does nothing.
+    pub fn prefetch_packets<'p>(&self, packets: impl Iterator<Item = &'p [u8]> + Clone) {
+        if self.qps.len() < PREFETCH_QPS_MIN {
+            return;
+        }
+        let numbers =
+            packets.filter_map(|packet| Some(view::<Bth>(packet, 0).ok()?.dest_qp().get()));
+        // Each step needs what the one before it has brought in.
+        numbers.clone().for_each(|number| self.qps.prefetch_number(number));
+        let slots = numbers.filter_map(|number| self.qps.find(number));
+        slots.clone().for_each(|slot| self.qps.prefetch(slot, Qp::HOT));
+        slots.filter_map(|slot| self.qps.at(slot)).for_each(Qp::prefetch_queues);
     }
 
     /// Handles a packet that came at `now`.
@@ -236,8 +268,7 @@ impl Engine {
         if bth.dest_qp() == Qpn::MULTICAST {
             return self.accept_multicast(received, &packet);
         }
-        let slot = self.find_qp(bth.dest_qp()).ok_or(Counter::NoQp)?;
-        let (qp, env) = self.split(slot).ok_or(Counter::NoQp)?;
+        let (slot, qp, env) = self.split_qpn(bth.dest_qp()).ok_or(Counter::NoQp)?;
         if info.service != Service::Cnp {
             return qp.accept(received, &packet, info, env);
         }
@@ -252,8 +283,7 @@ impl Engine {
 
     /// Accepts a packet with a reserved opcode, or names the reason to drop it.
     fn accept_unassigned(&mut self, received: &Received<'_>, bth: &Bth) -> Result<(), Counter> {
-        let slot = self.find_qp(bth.dest_qp()).ok_or(Counter::BadOpcode)?;
-        let (qp, env) = self.split(slot).ok_or(Counter::BadOpcode)?;
+        let (_, qp, env) = self.split_qpn(bth.dest_qp()).ok_or(Counter::BadOpcode)?;
         qp.accept_unassigned(received, bth, env)
     }
 
@@ -264,13 +294,21 @@ impl Engine {
             let Some((qp, env)) = self.split(slot) else { continue };
             qp.handle_wakeup(wakeup, env);
         }
-        while let Some(slot) = self.env.gap_checks.pop(now) {
+        while let Some((_, slot)) = self.env.gap_checks.pop(Some(now)) {
             if let Some((qp, env)) = self.split(slot) {
                 qp.check_gap(env);
             }
         }
         self.end_delays(Some(now));
-        self.wake_paced(now);
+        self.wake_one_paced(now);
+    }
+
+    /// Wakes a queue pair whose pacer lets it send, unless there is one to transmit already:
+    /// [`transmit`](Self::transmit) wakes the others.
+    fn wake_one_paced(&mut self, now: Instant) {
+        if self.env.active.is_empty() {
+            self.wake_next_paced(now);
+        }
     }
 
     /// Ends the delay of all delayed ACKs: they are sent with the next packets.
@@ -292,6 +330,8 @@ impl Engine {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let (timer, ack) = (self.env.timers.next(), self.env.delayed_acks.next());
         let (paced, gap) = (self.env.pacing.next(), self.env.gap_checks.next());
+        // One that is due is woken when those that are active transmit.
+        let paced = paced.filter(|due| *due > self.env.now || self.env.active.is_empty());
         timer.into_iter().chain(ack).chain(paced).chain(gap).min()
     }
 
@@ -299,6 +339,15 @@ impl Engine {
     #[must_use]
     pub fn has_transmit(&self) -> bool {
         !self.env.active.is_empty()
+    }
+
+    /// Whether sends should be transmitted at once rather than together with later ones: nothing
+    /// was in flight on the path of one when it was posted, or many were posted since packets were
+    /// transmitted last.
+    #[inline]
+    #[must_use]
+    pub fn has_urgent_transmit(&self) -> bool {
+        self.env.posted.is_first_on_path || self.env.posted.count >= POSTS_MAX
     }
 
     /// Adds packets to `batch` until it is full or there are none; returns how many it added. Queue
@@ -327,19 +376,22 @@ impl Engine {
         if classes != self.env.classes {
             self.set_classes(classes);
         }
-        if !self.env.pacing.is_empty() {
-            self.wake_paced(now);
-        }
+        self.env.posted = PostedSends::default();
         let before = batch.len();
         while !batch.is_full() && !self.env.is_frame_queue_full() {
+            self.wake_next_paced(now);
             let Some(slot) = self.env.active.pop_front() else { break };
+            if let Some(later) = self.env.active.get(PREFETCH_AHEAD) {
+                self.qps.prefetch(*later, Qp::HOT);
+            }
             if let Some(next) = self.env.active.front().and_then(|next| self.qps.at(*next)) {
-                next.prefetch();
+                next.prefetch_send();
             }
             if let Some((qp, env)) = self.split(slot) {
                 qp.transmit(delay_acks, env, batch);
             }
         }
+        self.wake_one_paced(now);
         batch.len() - before
     }
 

@@ -68,7 +68,7 @@ impl Engine {
             let Some((qp, env)) = handle.and_then(|handle| self.split_handle(handle)) else {
                 continue;
             };
-            // Each decides for itself: a packet that one drops, another may accept.
+            // Each queue pair checks the packet: one may accept what another drops.
             if let Err(reason) = qp.receive_datagram(received, packet, env) {
                 env.count(reason);
             }

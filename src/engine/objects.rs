@@ -356,6 +356,12 @@ impl Engine {
         self.qps.get(qp.0).map(|qp| qp.attr().qpn)
     }
 
+    /// Returns the queue pair with a QPN.
+    pub fn qp_by_number(&self, qpn: Qpn) -> Option<QpHandle> {
+        let qp = self.qps.at(self.slot_of_qpn(qpn)?)?;
+        (qp.attr().qpn == qpn).then_some(qp.attr().handle)
+    }
+
     /// Returns a random initial PSN for a queue pair, for a caller that has no other: always the
     /// same for one queue pair.
     pub fn initial_psn(&self, qp: QpHandle) -> Option<Psn> {

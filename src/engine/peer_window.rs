@@ -104,6 +104,12 @@ impl PeerWindows {
         false
     }
 
+    /// Whether nothing is in flight to the peer of a queue pair, as far as is known.
+    pub(super) fn is_idle(&self, credit: &FlowCredit) -> bool {
+        let window = credit.window.and_then(|at| self.windows.get(at));
+        window.is_none_or(|window| window.in_flight == 0)
+    }
+
     /// Whether a packet is the last before a queue pair must wait: it asks for an ACK.
     #[inline]
     pub(super) fn is_filled_by(&self, credit: &FlowCredit, cost: u32) -> bool {
@@ -126,6 +132,16 @@ impl PeerWindows {
         window.in_flight += cost;
         credit.cost += cost;
         credit.packets += 1;
+    }
+
+    /// Counts a packet that is sent in place of one that was lost. It needs no room: as much is in
+    /// flight as before.
+    pub(super) fn resent(&mut self, credit: &mut FlowCredit, cost: u32) {
+        let Some(window) = credit.window.and_then(|at| self.windows.get_mut(at)) else { return };
+        let lost = credit.cost.checked_div(credit.packets).unwrap_or(0);
+        window.in_flight = window.in_flight - lost + cost;
+        credit.cost = credit.cost - lost + cost;
+        credit.packets = credit.packets.max(1);
     }
 
     /// Counts `packets` that are acknowledged.
@@ -152,19 +168,26 @@ impl PeerWindows {
 
     /// Removes a queue pair.
     pub(super) fn leave(&mut self, credit: &mut FlowCredit, active: &mut VecDeque<SlotId>) {
+        // Before others are woken: it would be woken itself, and would not wake the next.
+        self.stop_waiting(credit);
         self.clear(credit, active);
         let Some(at) = credit.window.take() else { return };
         let Some(window) = self.windows.get_mut(at) else { return };
-        let waits = credit.ticket.checked_sub(window.first).and_then(|at| usize::try_from(at).ok());
-        if let Some(slot) = waits.and_then(|at| window.waiting.get_mut(at)) {
-            *slot = None;
-        }
-        credit.ticket = 0;
         window.users -= 1;
         if window.users == 0 {
             self.by_gid.remove(&window.gid.0);
             self.unused.push(at);
         }
+    }
+
+    /// Removes a queue pair from those that wait.
+    fn stop_waiting(&mut self, credit: &mut FlowCredit) {
+        let Some(window) = credit.window.and_then(|at| self.windows.get_mut(at)) else { return };
+        let waits = credit.ticket.checked_sub(window.first).and_then(|at| usize::try_from(at).ok());
+        if let Some(slot) = waits.and_then(|at| window.waiting.get_mut(at)) {
+            *slot = None;
+        }
+        credit.ticket = 0;
     }
 
     /// Makes the next queue pair that waits active, if there is room for any of them. When that one
@@ -382,6 +405,41 @@ mod tests {
         peers.acknowledged(&mut credits[0], 1, &mut active);
         let woken: Vec<_> = (0..3).map(|_| peers.wake(&credits[1], &mut active)).collect();
         assert_eq!((woken.len(), active), (3, [SlotId(0), SlotId(1), SlotId(3)].into()));
+    }
+
+    #[test]
+    fn waiting_queue_pair_that_leaves_wakes_the_next() {
+        let (mut peers, mut active) = (PeerWindows::new(Some(LIMIT)), VecDeque::new());
+        let mut credits = [FlowCredit::default(); 3];
+        for (at, cost) in [(0, 1000), (1, 6000)] {
+            assert!(peers.admits(&mut credits[at], gid(1), cost, SlotId(1), &mut active));
+            peers.sent(&mut credits[at], cost);
+        }
+        // The first that waits has the only packet in flight once another is acknowledged.
+        for (at, slot) in [(1, 1), (2, 2)] {
+            assert!(!peers.admits(&mut credits[at], gid(1), 6000, SlotId(slot), &mut active));
+        }
+        peers.acknowledged(&mut credits[0], 1, &mut active);
+        assert_eq!(active.pop_front(), None);
+        peers.leave(&mut credits[1], &mut active);
+        assert_eq!(active, [SlotId(2)]);
+    }
+
+    #[test]
+    fn retransmission_replaces_the_lost_packet() {
+        let (mut peers, mut active) = (PeerWindows::new(Some(LIMIT)), VecDeque::new());
+        let mut credits = [FlowCredit::default(); 2];
+        fill(&mut peers, &mut credits, gid(1));
+        let before = credits[0];
+        for _ in 0..100 {
+            peers.resent(&mut credits[0], 1000);
+        }
+        assert_eq!((credits[0].packets, credits[0].cost), (before.packets, before.cost));
+        assert_eq!(peers.windows[0].in_flight, LIMIT);
+        peers.clear(&mut credits[0], &mut active);
+        peers.resent(&mut credits[0], 700);
+        assert_eq!((credits[0].packets, credits[0].cost), (1, 700));
+        assert_eq!(peers.windows[0].in_flight, credits[1].cost + 700);
     }
 
     #[test]

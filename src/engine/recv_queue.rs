@@ -3,6 +3,7 @@
 //! The slots of a queue are allocated when the first work request is posted.
 
 use super::allocation::{NoMemory, array};
+use crate::memory::prefetch;
 use crate::verbs::{CreateError, PostError, RecvWr, Sge, WrId};
 
 /// Queue of receive work requests, of a queue pair or shared.
@@ -116,6 +117,14 @@ impl RecvQueue {
         self.tail = at;
         self.len += 1;
         Ok(())
+    }
+
+    /// Prefetches the request that would be taken next.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        if let Some(next) = self.slots.get(self.head as usize) {
+            prefetch(next, size_of::<RecvWqe>());
+        }
     }
 
     /// Returns the request that would be taken next.

@@ -7,6 +7,7 @@
 use super::Counter;
 use super::config::Limits;
 use super::counters::Counters;
+use crate::memory::Payload;
 use crate::time::Instant;
 use crate::wire::{PACKET_MAX, Packet, Psn};
 
@@ -243,9 +244,7 @@ impl ReorderMemory {
         let fits = !whole
             || self.whole < self.whole_max
                 && window.whole < self.whole_each
-                && packet.bytes().len() <= PACKET_MAX
-                // What lies in memory of another process comes in order, or is lost.
-                && packet.payload().len() == packet.payload_len();
+                && packet.header_len() + packet.payload_len() <= PACKET_MAX;
         let Some(at) = window.at(psn).filter(|_| fits) else {
             counters.add(Counter::ReorderRefused);
             if window.held.is_empty() {
@@ -257,6 +256,9 @@ impl ReorderMemory {
             let mut buffer = self.buffers.pop().unwrap_or_else(|| Vec::with_capacity(PACKET_MAX));
             buffer.clear();
             buffer.extend_from_slice(packet.bytes());
+            if let Payload::Shared(payload) = packet.data() {
+                payload.append_to(&mut buffer);
+            }
             Held::Whole(buffer)
         });
         self.whole += usize::from(whole);

@@ -1,6 +1,6 @@
 //! Congestion control: rates of queue pairs, set by controllers without IO or clock.
 //!
-//! A [`Controller`] is a reaction point: it is told packets that are sent, ACKs with their
+//! A [`Controller`] is a reaction point: it is told of packets that are sent, ACKs with their
 //! round-trip times, CNPs, losses and the time, and returns an [`Allowance`]: a rate and a window.
 //! It computes in integers, so that all machines agree to the bit, and its timers are lazy:
 //! [`advance`] applies those that are due, so that an idle queue pair costs no wake-up. Whether it
@@ -16,7 +16,7 @@
 //! | `timely` | [`Timely`]: rate by the gradient of the round-trip time | Mittal et al., SIGCOMM 2015 |
 //! | `swift` | [`Swift`]: window by a target delay | Kumar et al., SIGCOMM 2020; htsim |
 //! | `hpcc` | [`Hpcc`]: window by telemetry of switches | Li et al., SIGCOMM 2019 |
-//! | `choice` | [`Congestion`]: which of them, or one's own by a [`Factory`] | |
+//! | `choice` | [`Congestion`]: one of these, or a custom one by a [`Factory`] | |
 //! | `text` | [`Congestion`] as text: `dcqcn:rp_time_reset=300,rp_ai_rate=5` | |
 //! | `settings` | [`Settings`]: options of commands and environments | |
 //! | `pacer` | [`Pacer`] | |
@@ -38,7 +38,7 @@
 //! assert_eq!(controller.advance(us(65)).rate, 30_000_000_000);
 //! ```
 //!
-//! `examples/congestion_controller.rs` puts one of its own beside these.
+//! `examples/congestion_controller.rs` implements a custom one.
 //!
 //! [`advance`]: Controller::advance
 

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::super::config::{CnpScope, Config, Ect};
 use super::text::ParseCongestionError;
-use super::{Congestion, Profile, parse_rate};
+use super::{Congestion, parse_rate};
 
 /// Options of congestion control as text, by their names in the command: `cc`, `cc-profile`,
 /// `line-rate`, `ecn`, `cnp`. In an environment these are `ROCE_CC`, `ROCE_CC_PROFILE`,
@@ -56,20 +56,23 @@ impl Settings {
         format!("ROCE_{}", name.to_uppercase().replace('-', "_"))
     }
 
-    /// Reads the options that `text` returns by their names.
+    /// Reads the options that `text` returns by their names. An error begins with the name.
     pub fn read(text: impl Fn(&str) -> Option<String>) -> Result<Self, ParseCongestionError> {
         let mut settings = Self::default();
-        let profile =
-            text("cc-profile").map_or_else(|| Ok(Profile::default()), |text| text.parse())?;
+        let named = |name| move |error| wrong(format!("{name}: {error}"));
+        let profile = text("cc-profile").map(|text| text.parse()).transpose();
+        let profile = profile.map_err(named("cc-profile"))?.unwrap_or_default();
         if let Some(text) = text("cc") {
-            settings.congestion = Some(Congestion::parse(&text, profile)?);
+            let congestion = Congestion::parse(&text, profile).map_err(named("cc"))?;
+            settings.congestion = Some(congestion);
         }
-        settings.line_rate = text("line-rate").map(|text| parse_rate(&text)).transpose()?;
+        let line_rate = text("line-rate").map(|text| parse_rate(&text)).transpose();
+        settings.line_rate = line_rate.map_err(named("line-rate"))?;
         settings.ect = match text("ecn").as_deref() {
             None => None,
             Some("ect0") => Some(Ect::Always),
             Some("off") => Some(Ect::Never),
-            Some(other) => return Err(wrong(format!("ecn {other:?}: it is ect0 or off"))),
+            Some(other) => return Err(wrong(format!("ecn: ect0 or off, and not {other:?}"))),
         };
         settings.read_cnp(&text("cnp").unwrap_or_default())?;
         Ok(settings)
@@ -105,8 +108,8 @@ impl Settings {
             };
             if !is_known {
                 return Err(wrong(format!(
-                    "cnp {pair:?}: it is scope=qp, peer or port, interval=50us, dscp=48 or \
-                     priority=6"
+                    "cnp: {pair:?} is none of scope=qp, scope=peer, scope=port, interval=50us, \
+                     dscp=48 and priority=6"
                 )));
             }
         }
@@ -184,7 +187,8 @@ mod tests {
             ("cnp", "priority=8"),
             ("cnp", "color=red"),
         ] {
-            assert!(read(&[(name, text)]).is_err(), "{name} {text}");
+            let error = read(&[(name, text)]).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{name}: ")), "{name} {text}: {error}");
         }
     }
 }

@@ -23,7 +23,9 @@ impl FromStr for Profile {
         match text {
             "paper" => Ok(Self::Paper),
             "nvidia" => Ok(Self::Nvidia),
-            _ => Err(ParseCongestionError(format!("profile {text:?}: it is paper or nvidia"))),
+            _ => Err(ParseCongestionError(format!(
+                "no profile is called {text:?}; there are paper and nvidia"
+            ))),
         }
     }
 }
@@ -75,11 +77,13 @@ trait Parameters {
             let Some(at) = fields.iter().position(|(field, _)| *field == name) else {
                 let known: Vec<&str> = fields.iter().map(|(field, _)| *field).collect();
                 let known = known.join(", ");
-                return Err(ParseCongestionError(format!("no parameter {name:?}: {known}")));
+                return Err(ParseCongestionError(format!(
+                    "no parameter is called {name:?}; there are {known}"
+                )));
             };
             if !fields.swap_remove(at).1.set(value) {
                 return Err(ParseCongestionError(format!(
-                    "{name}={value:?} is not a number of it"
+                    "{name}: {value:?} is not a number, or out of range"
                 )));
             }
         }
@@ -192,7 +196,8 @@ impl Congestion {
     /// assert_eq!(nvidia.to_string(), "dcqcn of NVIDIA");
     /// assert_eq!("fixed:2.5G".parse::<Congestion>()?.to_string(), "fixed rate of 2500 Mb/s");
     /// let error = "dcqcn:rp_speed=1".parse::<Congestion>().unwrap_err();
-    /// assert!(error.to_string().starts_with("no parameter \"rp_speed\": rp_dce_tcp_g, "));
+    /// let start = "no parameter is called \"rp_speed\"; there are rp_dce_tcp_g, ";
+    /// assert!(error.to_string().starts_with(start));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn parse(text: &str, profile: Profile) -> Result<Self, ParseCongestionError> {
@@ -207,8 +212,8 @@ impl Congestion {
             "hpcc" => Self::Hpcc(with(rest)?),
             _ => {
                 return Err(ParseCongestionError(format!(
-                    "no congestion control {text:?}: none, dcqcn, timely, swift, hpcc or \
-                     fixed:RATE"
+                    "no congestion control is called {text:?}; there are none, dcqcn, timely, \
+                     swift, hpcc and fixed:RATE"
                 )));
             }
         })
@@ -238,9 +243,14 @@ impl fmt::Display for Congestion {
     }
 }
 
-/// Reads a rate in bit/s: a number, with `K`, `M`, `G` or `T` behind it, such as `25G` or `2.5G`.
+/// Smallest rate that is read: a smaller one is a number whose unit was forgotten.
+const RATE_MIN: u64 = 1_000_000;
+
+/// Reads a rate in bit/s: a number, with `K`, `M`, `G` or `T` behind it, such as `25G` or `2.5G`;
+/// at least 1 Mbit/s.
 pub fn parse_rate(text: &str) -> Result<u64, ParseCongestionError> {
-    let wrong = || ParseCongestionError(format!("rate {text:?}: it is such as 25G or 800M"));
+    let wrong =
+        || ParseCongestionError(format!("{text:?} is not a rate in bit/s, such as 25G or 800M"));
     let (number, unit) = match text.char_indices().next_back() {
         Some((at, unit)) if unit.is_ascii_alphabetic() => (&text[..at], unit),
         _ => (text, ' '),
@@ -262,7 +272,12 @@ pub fn parse_rate(text: &str) -> Result<u64, ParseCongestionError> {
     let part: u64 = format!("{part:0<9}").parse().map_err(|_| wrong())?;
     let rate = whole.checked_mul(unit).ok_or_else(wrong)?;
     let rate = rate.checked_add(super::scale(part, unit, 1_000_000_000)).ok_or_else(wrong)?;
-    if rate == 0 { Err(wrong()) } else { Ok(rate) }
+    if rate < RATE_MIN {
+        return Err(ParseCongestionError(format!(
+            "{text:?} is {rate} bit/s, and the least is 1M: does it lack its unit, as in 10G?"
+        )));
+    }
+    Ok(rate)
 }
 
 #[cfg(test)]
@@ -318,9 +333,18 @@ mod tests {
     #[test]
     fn rates_are_read() {
         for (text, rate) in
-            [("1", 1), ("25G", 25_000_000_000), ("2.5g", 2_500_000_000), ("800M", 800_000_000)]
+            [("1M", 1_000_000), ("25G", 25_000_000_000), ("2.5g", 2_500_000_000), ("1e", 0)]
         {
-            assert_eq!(parse_rate(text), Ok(rate), "{text}");
+            assert_eq!(parse_rate(text).unwrap_or(0), rate, "{text}");
+        }
+        assert_eq!(parse_rate("800000000"), Ok(800_000_000));
+    }
+
+    #[test]
+    fn rate_without_its_unit_is_refused_with_the_cure() {
+        for text in ["0", "10", "999K", "0.5M"] {
+            let error = parse_rate(text).unwrap_err().to_string();
+            assert!(error.contains("bit/s") && error.contains("10G"), "{error}");
         }
     }
 }

@@ -129,6 +129,12 @@ impl Wheel {
         Some(slot)
     }
 
+    /// Returns the queue pair of the earliest deadline in a bucket.
+    #[inline]
+    pub(in crate::engine) fn next_slot(&self) -> Option<SlotId> {
+        self.first_entry().map(|entry| entry.slot)
+    }
+
     fn first_entry(&self) -> Option<&Entry> {
         Some(&self.entries[self.first()? as usize])
     }

@@ -28,6 +28,8 @@ pub(in crate::engine) struct Attributes {
     pub(super) max_dest_rd_atomic: u8,
     /// Whether the peer agreed to selective repeat.
     selective: bool,
+    /// Whether the peer drops packets that come before others, so that none are sprayed.
+    drops_early: bool,
     pub(super) pkey: PKey,
     pub(in crate::engine) slot: SlotId,
     pub(in crate::engine) qpn: Qpn,
@@ -69,6 +71,7 @@ impl Attributes {
             max_rd_atomic: 0,
             max_dest_rd_atomic: 0,
             selective: false,
+            drops_early: false,
             pkey: PKey::DEFAULT,
             slot: SlotId(0),
             qpn: Qpn::new(0),
@@ -97,6 +100,17 @@ impl Attributes {
     #[inline]
     pub(super) fn is_selective(&self) -> bool {
         self.selective
+    }
+
+    /// Whether packets are sprayed over source ports.
+    #[inline]
+    pub(super) fn sprays(&self, env: &Env) -> bool {
+        env.config.paths > 1 && self.kind.is_reliable() && !self.drops_early
+    }
+
+    /// Sets whether the peer drops packets that come before others.
+    pub(super) fn set_drops_early(&mut self, drops_early: bool) {
+        self.drops_early = drops_early;
     }
 
     /// Sets whether the peer agreed to selective repeat.

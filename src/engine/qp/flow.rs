@@ -14,7 +14,7 @@ use super::{Failure, Qp};
 use crate::time::Instant;
 use crate::verbs::QpHandle;
 use crate::wire::batch::Batch;
-use crate::wire::{Gid, Packet, Psn};
+use crate::wire::{Gid, Packet, Psn, Qpn};
 
 /// ECN field of a packet that a switch marked.
 pub(super) const CONGESTION_EXPERIENCED: u8 = 3;
@@ -37,9 +37,11 @@ pub(super) struct Evidence {
 impl Evidence {
     pub(super) fn new(env: &Env) -> Self {
         let count = |counter| env.counters.get(counter);
+        let naks = [Counter::SequenceReceived, Counter::ImpliedNak, Counter::SackReceived];
+        let timeouts = [Counter::Timeout, Counter::EarlyTimeout];
         Self {
-            naks: count(Counter::SequenceReceived) + count(Counter::ImpliedNak),
-            timeouts: count(Counter::Timeout),
+            naks: naks.map(count).iter().sum(),
+            timeouts: timeouts.map(count).iter().sum(),
             rnrs: count(Counter::RnrReceived),
         }
     }
@@ -91,6 +93,12 @@ impl Qp {
         let now = env.now;
         self.advance_flow(env);
         self.cc.as_ref().is_some_and(|flow| !flow.admits(now))
+    }
+
+    /// Whether it has nothing to send before its pacer lets it.
+    pub(super) fn waits_for_pacer(&mut self, env: &Env) -> bool {
+        let Some(flow) = &self.cc else { return false };
+        !flow.admits(env.now) && !self.may_respond(true)
     }
 
     /// Applies the timers of congestion control.
@@ -270,12 +278,20 @@ fn packet_of(bytes: &[u8]) -> &[u8] {
 }
 
 impl Engine {
-    /// Wakes the queue pairs whose pacers let them send by `now`.
-    pub(in crate::engine) fn wake_paced(&mut self, now: Instant) {
-        while let Some(slot) = self.env.pacing.pop_due(now) {
-            if let Some((qp, env)) = self.split(slot) {
-                qp.wake_paced(env);
-            }
+    /// Wakes the next queue pair whose pacer lets it send by `now`: one at a time, so that it sends
+    /// while its state is in a cache.
+    #[inline]
+    pub(in crate::engine) fn wake_next_paced(&mut self, now: Instant) {
+        if self.env.pacing.is_empty() {
+            return;
+        }
+        if let Some(slot) = self.env.pacing.pop_due(now)
+            && let Some((qp, env)) = self.split(slot)
+        {
+            qp.wake_paced(env);
+        }
+        if let Some(next) = self.env.pacing.next_slot().and_then(|next| self.qps.at(next)) {
+            next.prefetch_paced();
         }
     }
 
@@ -283,6 +299,12 @@ impl Engine {
     /// the rate of the line.
     pub fn rate(&self, handle: QpHandle) -> Option<State> {
         Some(self.qps.get(handle.0)?.rate(&self.env))
+    }
+
+    /// Returns rate, α and cuts of the queue pairs that congestion control slows down.
+    pub fn controlled_rates(&self) -> impl Iterator<Item = (Qpn, State)> {
+        let controlled = self.qps.iter().filter(|qp| qp.cc.is_some());
+        controlled.map(|qp| (qp.attr().qpn, qp.rate(&self.env)))
     }
 
     /// Sets the rate of the line, in bit/s, for queue pairs that get their controllers from now on.

@@ -12,20 +12,21 @@
 //! | `flow` | congestion control, and data that is held back |
 //! | `tx` | send queue, PSN window, go-back-N, retransmission timeout, what ACKs complete |
 //! | `rx` | checks of requests, execution, responder resources |
-//! | `ack` | pending responses, delayed ACK |
+//! | `responses` | pending responses, and how they are sent |
+//! | `ack_delay` | delayed ACK |
 //! | `ud` | datagrams |
 //! | `raw` | raw frames |
 
-mod ack;
+mod ack_delay;
 mod attr;
 mod flow;
 mod modify;
 mod raw;
+mod responses;
 mod rx;
 mod tx;
 mod ud;
 
-pub(super) use ack::{DelayedAcks, GapChecks};
 pub(super) use attr::Attributes;
 
 use super::Counter;
@@ -131,10 +132,36 @@ impl Qp {
         OBJECT_BYTES + self.tx.bytes(&self.attr.init.cap) + self.rx.bytes()
     }
 
+    /// Number of bytes from its beginning that every message touches.
+    pub(super) const HOT: usize = core::mem::offset_of!(Self, groups);
+
     /// Prefetches what every message touches: with many queue pairs it is not in a cache.
     #[inline]
     pub(super) fn prefetch(&self) {
-        prefetch(self, core::mem::offset_of!(Self, groups));
+        prefetch(self, Self::HOT);
+    }
+
+    /// Prefetches the work request to send from next.
+    #[inline]
+    pub(super) fn prefetch_send(&self) {
+        self.tx.prefetch_next();
+    }
+
+    /// Prefetches the receive that the next message takes, and the request that the next response
+    /// completes.
+    #[inline]
+    pub(super) fn prefetch_queues(&self) {
+        self.rx.prefetch_next();
+        self.tx.prefetch_oldest();
+    }
+
+    /// Prefetches what every message touches, and congestion control.
+    #[inline]
+    pub(super) fn prefetch_paced(&self) {
+        self.prefetch();
+        if let Some(flow) = &self.cc {
+            prefetch(&**flow, size_of::<Flow>());
+        }
     }
 
     /// Adds it to the active queue pairs.
@@ -175,15 +202,16 @@ impl Qp {
         inline: &[u8],
         env: &mut Env,
     ) -> Result<(), PostError> {
+        let is_first = self.tx.is_first_on_path(&self.attr, env);
         self.tx.post(wr, inline, &self.attr)?;
-        self.sends_posted(env);
+        self.sends_posted(is_first, env);
         Ok(())
     }
 
     /// Posts a send that completes with `LOC_QP_OP_ERR`.
     pub(super) fn post_unsupported(&mut self, id: WrId, env: &mut Env) -> Result<(), PostError> {
         self.tx.post_unsupported(id, &self.attr)?;
-        self.sends_posted(env);
+        self.sends_posted(false, env);
         Ok(())
     }
 
@@ -193,17 +221,20 @@ impl Qp {
         wrs: impl IntoIterator<Item = SendWr<'w>>,
         env: &mut Env,
     ) -> Result<(), PostError> {
+        let is_first = self.tx.is_first_on_path(&self.attr, env);
         let before = self.tx.tail();
         for wr in wrs {
             let posted = self.tx.post(&wr, &[], &self.attr);
             posted.inspect_err(|_| self.tx.unpost_from(before))?;
         }
-        self.sends_posted(env);
+        self.sends_posted(is_first, env);
         Ok(())
     }
 
     #[inline]
-    fn sends_posted(&mut self, env: &mut Env) {
+    fn sends_posted(&mut self, is_first_on_path: bool, env: &mut Env) {
+        env.posted.count += 1;
+        env.posted.is_first_on_path |= is_first_on_path;
         if self.attr.rules().post_send == Posting::Flushed {
             self.tx.flush(&self.attr, env);
         } else {
@@ -273,7 +304,9 @@ impl Qp {
         if !self.attr.pkey.matches(packet.bth().pkey()) {
             return Err(Counter::BadPKey);
         }
-        self.note_congestion(received.ecn, env);
+        if received.ecn == CONGESTION_EXPERIENCED {
+            self.note_congestion(env);
+        }
         let before = self.progress();
         let evidence = self.cc.is_some().then(|| Evidence::new(env));
         if info.role == Role::Request {
@@ -368,6 +401,7 @@ impl Qp {
         Ok(())
     }
 
+    #[inline]
     fn handle_request(&mut self, packet: &Packet<'_>, env: &mut Env) {
         let handled = self.rx.handle_request(packet, &self.attr, env);
         self.check(handled, env);
@@ -392,6 +426,7 @@ impl Qp {
     }
 
     /// Whether a packet comes from the peer it is connected to.
+    #[inline]
     fn is_from_peer(&self, received: &Received<'_>) -> bool {
         // Rule: Q-20.
         self.attr.kind.is_connected()
@@ -400,10 +435,8 @@ impl Qp {
     }
 
     /// Sends a CNP for a packet that a switch marked.
-    fn note_congestion(&mut self, ecn: u8, env: &mut Env) {
-        if ecn != CONGESTION_EXPERIENCED {
-            return;
-        }
+    #[cold]
+    fn note_congestion(&mut self, env: &mut Env) {
         env.count(Counter::CongestionMarked);
         let peer = self.attr.path.destination;
         if self.rx.responses().request_cnp(peer, env) {
@@ -446,6 +479,12 @@ impl Qp {
         self.attr.is_selective()
     }
 
+    /// Sprays its packets, as configured, only if its peer takes them; returns whether it does.
+    pub(super) fn agree_spraying(&mut self, agreed: bool, env: &Env) -> bool {
+        self.attr.set_drops_early(!agreed);
+        self.attr.sprays(env)
+    }
+
     /// Sends what it may within one quantum. It is active again afterwards if it may have more to
     /// send.
     #[inline]
@@ -453,11 +492,10 @@ impl Qp {
         self.scheduled = false;
         let quantum = self.send_quantum(delay_acks, env, batch);
         self.tx.wake_next(env);
-        if env.may_hold_data && quantum == Quantum::NothingLeft {
-            self.hold_data(env);
-        }
-        if quantum == Quantum::UsedUp {
+        if quantum == Quantum::UsedUp && !self.waits_for_pacer(env) {
             self.schedule(env);
+        } else if env.may_hold_data {
+            self.hold_data(env);
         }
     }
 
@@ -474,7 +512,7 @@ impl Qp {
         let mut requests_first = core::mem::take(&mut self.requests_first) || lone_ack;
         let (mut only_responses, before) = (true, batch.len());
         batch.set_path(&self.attr.path);
-        let sprays = env.config.paths > 1 && self.attr.kind.is_reliable();
+        let sprays = self.attr.sprays(env);
         for _ in 0..env.config.quantum {
             if batch.is_full() {
                 break;
@@ -626,6 +664,7 @@ impl Qp {
         self.requests_first = false;
         self.requested = QpAttr { cap: self.requested.cap, ..QpAttr::default() };
         self.attr.set_selective(false);
+        self.attr.set_drops_early(false);
         self.attr.set_state(QpState::Reset);
     }
 

@@ -103,6 +103,17 @@ impl Engine {
         qp.agree_selective_repeat(agreed, env)
     }
 
+    /// Agrees that the packets of a queue pair are sprayed over [`Config::paths`] source ports, or
+    /// that they go out of one, because its peer drops packets that come before others; by whatever
+    /// means the peer has said it. Without an agreement they are sprayed. Returns whether they are.
+    /// RESET ends it.
+    ///
+    /// [`Config::paths`]: super::super::Config::paths
+    pub fn agree_spraying(&mut self, qp: QpHandle, agreed: bool) -> bool {
+        let Some((qp, env)) = self.split_handle(qp) else { return false };
+        qp.agree_spraying(agreed, env)
+    }
+
     /// Whether selective repeat is used on a queue pair.
     pub fn is_selective(&self, qp: QpHandle) -> Option<bool> {
         Some(self.qps.get(qp.0)?.attr().is_selective())

@@ -6,8 +6,8 @@ use super::super::super::env::Env;
 use super::super::super::recovery::ReceiveMode;
 use super::super::super::reorder::Held;
 use super::super::Failure;
-use super::super::ack::{self, AckKind};
 use super::super::attr::Attributes;
+use super::super::responses::{self, AckKind};
 use super::receive::memory_domain;
 use super::{Message, Rx};
 use crate::verbs::Access;
@@ -171,7 +171,7 @@ impl Rx {
         match bitmap {
             Some(bitmap) => {
                 let aeth = (Answer::Nak(NakCode::PsnSequenceError), msn);
-                ack::send_sack(psn, aeth, base, bitmap, attr, env, batch);
+                responses::send_sack(psn, aeth, base, bitmap, attr, env, batch);
                 self.responses.sack_sent();
                 true
             }

@@ -56,19 +56,19 @@ impl Rx {
         attr: &Attributes,
         env: &mut Env,
     ) -> Result<(), Fault> {
-        if info.position.begins() {
+        let (taken, srq, before) = if info.position.begins() {
             let (taken, srq) = self.take_receive(packet, attr, env)?;
-            self.message = Some(Message::Send { taken, srq, received: 0 });
-        }
-        let Some(Message::Send { taken, srq, received }) = self.message else {
+            (taken, srq, 0)
+        } else if let Some(Message::Send { taken, srq, received }) = self.message {
+            (taken, srq, received)
+        } else {
             return Err(INVALID);
         };
-        check_length(packet, info, attr)?;
-        let data = packet.data();
-        self.scatter(taken, srq, received, data, attr, env)?;
-        let received = received + u32::try_from(data.len()).map_err(|_| INVALID)?;
+        let message = |received| Some(Message::Send { taken, srq, received });
+        let filled = self.fill_receive(packet, info, (taken, srq), before, attr, env);
+        let received = filled.inspect_err(|_| self.message = message(before))?;
         if !info.position.ends() {
-            self.message = Some(Message::Send { taken, srq, received });
+            self.message = message(received);
             self.accepted(packet, false, attr);
             return Ok(());
         }
@@ -78,15 +78,35 @@ impl Rx {
             wc = wc.with_imm(imm.data());
         }
         if let Some(ieth) = packet.ieth() {
+            wc = wc.with_invalidated(ieth.rkey());
+        }
+        self.finish_receive(packet, (taken, srq), wc, attr, env)
+    }
+
+    /// Writes the payload of a SEND behind the `received` bytes of its message, and invalidates the
+    /// key that it names; returns the number of bytes that the message has then.
+    #[inline]
+    fn fill_receive(
+        &self,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        (taken, srq): (RecvSlot, Option<SrqHandle>),
+        received: u32,
+        attr: &Attributes,
+        env: &mut Env,
+    ) -> Result<u32, Fault> {
+        check_length(packet, info, attr)?;
+        let data = packet.data();
+        self.scatter(taken, srq, received, data, attr, env)?;
+        if let Some(ieth) = packet.ieth() {
             // §9.9.6.3: a key that cannot be invalidated is a local failure, without a NAK.
             let pd = memory_domain(packet, attr, env);
             env.keys
                 // Rule: Q-11.
                 .invalidate(pd, attr.window_owner(), ieth.rkey())
                 .map_err(|_| Fault::Silent(WcStatus::LocAccessErr))?;
-            wc = wc.with_invalidated(ieth.rkey());
         }
-        self.finish_receive(packet, (taken, srq), wc, attr, env)
+        Ok(received + u32::try_from(data.len()).map_err(|_| INVALID)?)
     }
 
     /// Completes the receive work request of a message.
@@ -196,7 +216,7 @@ impl Rx {
             return Err(INVALID);
         };
         check_total(packet, info, left)?;
-        // What came before its turn may be in its place already, and is not here any more.
+        // Payload that arrived out of order may have been placed already: the packet has none then.
         let data = packet.data();
         let len = u32::try_from(packet.payload_len()).map_err(|_| INVALID)?;
         if len > 0 {

@@ -29,8 +29,8 @@ use super::super::recovery::ReceiveMode;
 use super::super::recv_queue::{RecvQueue, RecvSlot};
 use super::super::reorder::Reorder;
 use super::Failure;
-use super::ack::{AckKind, ReadFault, ResponseQueue};
 use super::attr::Attributes;
+use super::responses::{AckKind, ReadFault, ResponseQueue};
 use crate::verbs::{
     CqHandle, EventType, PostError, QpState, QpType, RecvWr, SrqHandle, Wc, WcOpcode, WcStatus,
     WrId,
@@ -136,6 +136,12 @@ impl Rx {
     /// Adds a receive to the queue.
     pub(super) fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         self.rq.push(wr)
+    }
+
+    /// Prefetches the receive work request that the next message takes.
+    #[inline]
+    pub(super) fn prefetch_next(&self) {
+        self.rq.prefetch();
     }
 
     /// The pending responses.

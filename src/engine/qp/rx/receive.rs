@@ -37,6 +37,7 @@ impl Rx {
     }
 
     /// Returns the queue that receive work requests come from: a shared one, or its own.
+    #[inline]
     pub(in super::super) fn recv_queue<'q>(
         &'q mut self,
         srq: Option<SrqHandle>,
@@ -50,6 +51,7 @@ impl Rx {
 
     /// Returns the buffers of a receive work request, and the protection domain that they must be
     /// registered in. For a shared receive queue it is the domain of that queue.
+    #[inline]
     pub(in super::super) fn buffers<'q>(
         &'q self,
         taken: RecvSlot,
@@ -77,7 +79,10 @@ impl Rx {
         // Rule: Q-08.
         let fault = Fault::Nak(NakCode::RemoteOperationalError, WcStatus::LocProtErr);
         let (pd, sges) = self.buffers(taken, srq, attr, env).ok_or(fault)?;
-        let room: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+        let room = match sges {
+            [sge] => u64::from(sge.length),
+            sges => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+        };
         if u64::from(offset) + data.len() as u64 > room {
             return Err(LENGTH);
         }
@@ -108,6 +113,7 @@ pub(super) fn memory_domain(packet: &Packet<'_>, attr: &Attributes, env: &Env) -
 }
 
 /// Returns the completion queue of receives: an XRC shared receive queue has its own.
+#[inline]
 pub(super) fn recv_cq_of(srq: Option<SrqHandle>, attr: &Attributes, env: &Env) -> CqHandle {
     let xrc = srq.and_then(|handle| env.srqs.get(handle.0)?.xrc);
     xrc.map_or(attr.recv_cq, |(_, cq)| cq)

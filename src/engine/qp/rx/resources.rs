@@ -3,8 +3,8 @@
 use super::super::super::Counter;
 use super::super::super::env::Env;
 use super::super::super::send_queue::packets;
-use super::super::ack::{Part, PendingResponse};
 use super::super::attr::Attributes;
+use super::super::responses::{Part, PendingResponse};
 use super::execute::check_length;
 use super::receive::memory_domain;
 use super::{ACCESS, Fault, INVALID, Rx};

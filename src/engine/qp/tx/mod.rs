@@ -188,6 +188,14 @@ impl Tx {
         self.sq.is_empty()
     }
 
+    /// Whether nothing is in flight on the path of a send that is posted now. Of a datagram there
+    /// is no response: it is in flight until its completion is polled.
+    #[inline]
+    pub(super) fn is_first_on_path(&self, attr: &Attributes, env: &Env) -> bool {
+        let is_idle = if attr.kind.is_reliable() { self.sq.is_empty() } else { self.sq.is_free() };
+        is_idle && env.peer_windows.is_idle(&self.credit)
+    }
+
     /// Whether any packet is in flight.
     fn is_waiting(&self) -> bool {
         self.una != self.next
@@ -253,6 +261,18 @@ impl Tx {
         self.sq.release_through(index);
     }
 
+    /// Prefetches the work request to send from next.
+    #[inline]
+    pub(super) fn prefetch_next(&self) {
+        self.sq.prefetch(self.cursor);
+    }
+
+    /// Prefetches the oldest work request that is not completed.
+    #[inline]
+    pub(super) fn prefetch_oldest(&self) {
+        self.sq.prefetch(self.sq.head());
+    }
+
     /// Index of the work request to send from next.
     pub(super) fn cursor(&self) -> u32 {
         self.cursor
@@ -303,7 +323,7 @@ impl Tx {
         let mut delivered = true;
         while !self.sq.is_empty() && self.sq.get(self.sq.head()).is_done() {
             let (index, wqe) = self.sq.pop();
-            delivered &= complete_success(index, &wqe, attr, env);
+            delivered &= complete_success(index, wqe, attr, env);
         }
         if !delivered {
             return Err(Failure::Fatal);
@@ -326,21 +346,21 @@ impl Tx {
         while self.sq.head() != index {
             let (before, wqe) = self.sq.pop();
             if wqe.is_done() {
-                complete_success(before, &wqe, attr, env);
+                complete_success(before, wqe, attr, env);
             } else {
-                complete(before, &wqe, WcStatus::WrFlushErr, attr, env);
+                complete(before, wqe, WcStatus::WrFlushErr, attr, env);
             }
         }
         let (index, wqe) = self.sq.pop();
         // It completes even if it is unsignaled (§10.7.3.1).
-        if complete(index, &wqe, status, attr, env) { Failure::Send } else { Failure::Fatal }
+        if complete(index, wqe, status, attr, env) { Failure::Send } else { Failure::Fatal }
     }
 
     /// Completes every work request as flushed, in order (P-08).
     pub(super) fn flush(&mut self, attr: &Attributes, env: &mut Env) {
         while !self.sq.is_empty() {
             let (index, wqe) = self.sq.pop();
-            complete(index, &wqe, WcStatus::WrFlushErr, attr, env);
+            complete(index, wqe, WcStatus::WrFlushErr, attr, env);
         }
         (self.cursor, self.packet, self.rd_atomics, self.read_psns) = (self.sq.tail(), 0, 0, 0);
         (self.rnr_until, self.recovering) = (Instant::ZERO, false);
@@ -405,9 +425,13 @@ impl Tx {
     }
 
     /// Raises the event that was asked for, once, if the send queue has drained.
+    #[inline]
     fn check_drained(&mut self, attr: &Attributes, env: &mut Env) {
+        if attr.state() != QpState::Sqd || !self.draining {
+            return;
+        }
         let begun = !self.sq.is_empty() && self.sq.get(self.sq.head()).is_begun();
-        if attr.state() == QpState::Sqd && self.draining && !begun {
+        if !begun {
             self.draining = false;
             // Rule: Q-35.
             if core::mem::take(&mut self.notify_drained) {
@@ -432,6 +456,7 @@ fn check_state(attr: &Attributes) -> Result<(), PostError> {
 }
 
 /// Completes a successful work request, if a completion is wanted; returns whether there was room.
+#[inline]
 fn complete_success(index: u32, wqe: &SendWqe, attr: &Attributes, env: &mut Env) -> bool {
     // Rule: T-48.
     if !attr.init.sq_sig_all && !wqe.flags().contains(SendFlags::SIGNALED) {

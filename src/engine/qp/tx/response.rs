@@ -197,18 +197,20 @@ impl Tx {
         env: &mut Env,
     ) -> Result<Before, Failure> {
         while psn.since(self.una) > 0 {
-            let index = self.sq.head();
-            if self.sq.is_empty() || !self.sq.get(index).is_begun() {
+            if self.sq.is_empty() {
                 break;
             }
-            let wqe = *self.sq.get(index);
+            let wqe = self.sq.get(self.sq.head());
+            if !wqe.is_begun() {
+                break;
+            }
             // Rule: P-05.
             if has_response(wqe.opcode()) && !wqe.is_done() {
                 self.response_missing(psn, attr, env)?;
                 return Ok(Before::Missing);
             }
-            self.made_progress();
             let end = wqe.psn().plus(wqe.psns(attr.mtu));
+            self.made_progress();
             if end.since(psn) > 0 {
                 self.una = psn;
                 break;

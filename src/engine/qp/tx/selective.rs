@@ -11,8 +11,8 @@ use super::super::super::recovery::{FEW_PACKETS, Recovery, ReorderThreshold};
 use super::super::super::reorder::{Bitmap, Reorder, SPAN};
 use super::super::super::send_queue::SendWqe;
 use super::super::Failure;
-use super::super::ack;
 use super::super::attr::Attributes;
+use super::super::responses;
 use super::response::{ResponseOutcome, has_response, ignored};
 use super::{Step, Tx};
 use crate::time::Instant;
@@ -280,8 +280,6 @@ impl Tx {
             }
             return Ok(None);
         };
-        // The lost packet has left the network.
-        env.peer_windows.acknowledged(&mut self.credit, 1, &mut env.active);
         let wqe = *self.sq.get(missing.index);
         let is_executed = self.gaps.as_ref().is_some_and(|gaps| wqe.psn().since(gaps.executed) < 0);
         let step = if wqe.opcode() == WrOpcode::RdmaRead && is_executed {
@@ -346,7 +344,7 @@ impl Tx {
         let held = self.gaps.as_ref().and_then(|gaps| gaps.responses.as_ref());
         let bitmap = held.map_or_else(Bitmap::default, |held| held.bitmap_from(end));
         let aeth = (Answer::Ack(Credits::UNLIMITED), Msn::new(0));
-        ack::send_sack(missing.psn, aeth, end, bitmap, attr, env, batch);
+        responses::send_sack(missing.psn, aeth, end, bitmap, attr, env, batch);
     }
 
     /// Finds the first packet that is missing and due, among those that were sent.
@@ -358,7 +356,7 @@ impl Tx {
             let wqe = self.sq.get(index);
             let (first, psns) = (wqe.psn(), wqe.psns(attr.mtu));
             let is_cursor = index == self.cursor;
-            // What go-back-N is about to send is not sent twice.
+            // Packets that go-back-N is about to send are not sent twice.
             if !wqe.is_begun()
                 || is_cursor && has_response(wqe.opcode())
                 || first.since(gaps.una) >= SPAN.cast_signed()
@@ -418,7 +416,7 @@ impl Tx {
         while from < psns && gaps.at(first.plus(from)).is_some() {
             let start = (from..psns).find(is_missing)?;
             let end = (start..psns).find(|k| !is_missing(k)).unwrap_or(psns);
-            // What is behind the last that came may still come.
+            // Packets after the last one that arrived may still arrive.
             let is_tail = end == psns && !self.is_probe(first.plus(start));
             let known = gaps.executed.since(first).unsigned_abs().min(psns);
             let end = if is_tail { end.min(known).max(start) } else { end };

@@ -163,13 +163,15 @@ impl Tx {
         let ends = !sends_data || k + 1 == psns;
         let len = if sends_data { payload_len(wqe.len(), attr.mtu, k) } else { 0 };
         let (cost, to) = (peer_window::cost(len), attr.path.destination);
+        let is_selecting = self.is_selecting();
         if reliable
+            && !is_selecting
             && !env.peer_windows.admits(&mut self.credit, to, cost, attr.slot, &mut env.active)
         {
             return Ok(Step::Blocked);
         }
         let ack_req = ends
-            || self.is_selecting()
+            || is_selecting
             || (unacknowledged + 1).is_multiple_of((window / 2).max(1))
             || env.peer_windows.is_filled_by(&self.credit, cost);
         let opcode = attr.opcode(request_opcode(wqe.opcode(), position));
@@ -182,7 +184,7 @@ impl Tx {
             ..BthRepr::new(opcode, attr.dest, psn)
         };
         let mut draft = batch.draft();
-        draft.put(bth.emit().as_bytes());
+        draft.put(&bth.to_bytes());
         put_headers(&mut draft, wqe, opcode, k, attr);
         let offset = u64::from(k) * u64::from(attr.mtu);
         let source = self.sq.source(index);
@@ -198,7 +200,11 @@ impl Tx {
             return self.fail_at_head(index, WcStatus::LocProtErr, attr, env);
         }
         env.count(Counter::Sent);
-        env.peer_windows.sent(&mut self.credit, cost);
+        if is_selecting {
+            env.peer_windows.resent(&mut self.credit, cost);
+        } else {
+            env.peer_windows.sent(&mut self.credit, cost);
+        }
         if !wqe.is_begun() {
             self.begin(wqe, psns);
         }

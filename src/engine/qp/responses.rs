@@ -1,14 +1,7 @@
-//! Pending responses of a queue pair, and the delayed ACK.
+//! Pending responses of a queue pair, and how they are sent.
 //!
 //! Responses are sent in the order of their requests: an ACK may not pass the READ responses before
-//! it. Mostly one ACK is pending.
-//!
-//! An ACK may be delayed. Two programs that exchange messages mostly do not wait for ACKs: each
-//! continues when the other's message comes. Then one ACK for several messages saves packets. But a
-//! program may as well wait for the ACK before it continues. So an ACK is delayed only behind a
-//! message to the same peer, for [`ack_delay`](super::super::Config::ack_delay) at most, and the
-//! peer's behavior meanwhile decides about the next: if nothing comes from it until the timer
-//! expires, the delay is disabled for some messages, twice as many each time.
+//! it. Mostly one ACK is pending, which may be [delayed](super::ack_delay).
 
 use std::collections::VecDeque;
 
@@ -18,6 +11,7 @@ use super::super::reorder::Bitmap;
 use super::super::send_queue::packets;
 use super::super::sge::Outgoing as _;
 use super::super::{CnpScope, Counter};
+use super::ack_delay::DelayedAck;
 use super::attr::Attributes;
 use super::tx::{pad_for, position};
 use crate::table::SlotId;
@@ -471,7 +465,7 @@ fn put_headers(
 ) {
     let bth = BthRepr::new(attr.opcode(opcode), attr.dest, psn);
     let bth = BthRepr { pkey: attr.pkey, pad: pad_for(payload), ..bth };
-    draft.put(bth.emit().as_bytes());
+    draft.put(&bth.to_bytes());
     if let Some((answer, msn)) = aeth {
         draft.put(AethRepr { syndrome: answer.into(), msn }.emit().as_bytes());
     }
@@ -532,7 +526,7 @@ fn send_cnp(attr: &Attributes, env: &mut Env, batch: &mut Batch) {
         batch.set_path(&Path { traffic_class, sl: env.config.cnp_priority & 7, ..attr.path });
     }
     let mut draft = batch.draft();
-    draft.put(bth.emit().as_bytes());
+    draft.put(&bth.to_bytes());
     draft.put(CnpRepr {}.emit().as_bytes());
     draft.finish();
     batch.set_path(&attr.path);
@@ -540,128 +534,9 @@ fn send_cnp(attr: &Attributes, env: &mut Env, batch: &mut Batch) {
     env.count(Counter::Sent);
 }
 
-/// Maximum number of packets from a peer during one delay of its ACK.
-const PACKETS_MAX: u8 = 16;
-
-/// Maximum number of messages for which delayed ACK stays disabled.
-const BACKOFF_MAX: u16 = 1023;
-
-/// Delayed ACK of one queue pair.
-#[derive(Clone, Copy, Debug, Default)]
-struct DelayedAck {
-    /// End of the delay, if an ACK is delayed.
-    until: Option<Instant>,
-    /// Packets that came from the peer meanwhile.
-    packets: u8,
-    /// Messages for which the delay is still disabled, and for how many it was disabled last time.
-    disabled: u16,
-    backoff: u16,
-}
-
-impl DelayedAck {
-    /// Delays the pending ACK until `until`, or leaves a delay that runs; returns whether the ACK
-    /// waits.
-    fn start(&mut self, until: Instant, slot: SlotId, queue: &mut DelayedAcks) -> bool {
-        if self.until.is_some() {
-            return self.packets < PACKETS_MAX;
-        }
-        if self.disabled > 0 {
-            self.disabled -= 1;
-            return false;
-        }
-        (self.until, self.packets) = (Some(until), 0);
-        queue.0.push_back((until, slot));
-        true
-    }
-
-    #[inline]
-    fn is_running(&self) -> bool {
-        self.until.is_some()
-    }
-
-    #[inline]
-    fn note_packet(&mut self) {
-        self.packets = self.packets.saturating_add(1);
-    }
-
-    /// Ends the delay: the ACK is sent.
-    #[inline]
-    fn stop(&mut self) {
-        self.until = None;
-    }
-
-    /// Takes the expiry of a delay that was to end at `until`; returns whether that delay still
-    /// ran. If the peer sent nothing meanwhile, it waited for the ACK: the delay is disabled for
-    /// some messages.
-    fn expired(&mut self, until: Instant) -> bool {
-        if self.until != Some(until) {
-            return false;
-        }
-        self.until = None;
-        if self.packets == 0 {
-            self.backoff = (2 * self.backoff + 1).min(BACKOFF_MAX);
-            self.disabled = self.backoff;
-        } else {
-            self.backoff = 0;
-        }
-        true
-    }
-}
-
-/// Times at which the ages of gaps are checked, in order: each is one threshold after its gap was
-/// seen, and leaves then.
-#[derive(Debug, Default)]
-pub(in crate::engine) struct GapChecks(VecDeque<(Instant, SlotId)>);
-
-impl GapChecks {
-    /// Time of the next check.
-    #[inline]
-    pub(in crate::engine) fn next(&self) -> Option<Instant> {
-        self.0.front().map(|(at, _)| *at)
-    }
-
-    /// Adds a check, not earlier than those before.
-    pub(super) fn push(&mut self, at: Instant, slot: SlotId) {
-        self.0.push_back((at, slot));
-    }
-
-    /// Removes the next check that is due at `now`.
-    pub(in crate::engine) fn pop(&mut self, now: Instant) -> Option<SlotId> {
-        self.next().filter(|at| *at <= now)?;
-        self.0.pop_front().map(|(_, slot)| slot)
-    }
-}
-
-/// Ends of the delays of all queue pairs, in order: all delays have the same length.
-#[derive(Debug, Default)]
-pub(in crate::engine) struct DelayedAcks(VecDeque<(Instant, SlotId)>);
-
-impl DelayedAcks {
-    /// End of the next delay.
-    #[inline]
-    pub(in crate::engine) fn next(&self) -> Option<Instant> {
-        self.0.front().map(|(until, _)| *until)
-    }
-
-    /// Removes the next delay that ends by `now`, or any if `now` is `None`.
-    pub(in crate::engine) fn pop(&mut self, now: Option<Instant>) -> Option<(Instant, SlotId)> {
-        let next = self.next()?;
-        if now.is_some_and(|now| next > now) {
-            return None;
-        }
-        self.0.pop_front()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SLOT: SlotId = SlotId(7);
-
-    fn at(ns: u64) -> Instant {
-        Instant::from_nanos(ns)
-    }
 
     fn empty(psn: u32) -> PendingResponse {
         let (psn, msn) = (Psn::new(psn), Msn::new(0));
@@ -721,46 +596,5 @@ mod tests {
         queue.expedite_ack();
         assert!(!queue.may_delay_ack());
         assert!(queue.may_delay_ack());
-    }
-
-    #[test]
-    fn delay_backs_off_while_the_peer_waits_for_acks() {
-        let (mut delayed, mut queue) = (DelayedAck::default(), DelayedAcks::default());
-        let mut delays = Vec::new();
-        for message in 0..5000 {
-            if delayed.start(at(message), SLOT, &mut queue) {
-                delays.push(message);
-                let (until, slot) = queue.pop(Some(at(message))).unwrap();
-                assert_eq!((until, slot), (at(message), SLOT));
-                assert!(delayed.expired(until));
-            }
-        }
-        assert_eq!(delays, [0, 2, 6, 14, 30, 62, 126, 254, 510, 1022, 2046, 3070, 4094]);
-    }
-
-    #[test]
-    fn ack_is_delayed_until_timer_or_packet_limit() {
-        let (mut delayed, mut queue) = (DelayedAck::default(), DelayedAcks::default());
-        for round in 1..100 {
-            assert!(delayed.start(at(round * 10), SLOT, &mut queue));
-            delayed.note_packet();
-            assert!(delayed.start(at(round * 10 + 5), SLOT, &mut queue), "the delay runs already");
-            assert_eq!(queue.pop(Some(at(round * 10 - 1))), None);
-            let (until, _) = queue.pop(Some(at(round * 10))).unwrap();
-            assert!(delayed.expired(until));
-        }
-        assert!(delayed.start(at(5000), SLOT, &mut queue));
-        (0..PACKETS_MAX).for_each(|_| delayed.note_packet());
-        assert!(!delayed.start(at(5001), SLOT, &mut queue));
-    }
-
-    #[test]
-    fn sending_the_ack_ends_the_delay() {
-        let (mut delayed, mut queue) = (DelayedAck::default(), DelayedAcks::default());
-        assert!(delayed.start(at(10), SLOT, &mut queue));
-        delayed.stop();
-        let (until, _) = queue.pop(None).unwrap();
-        assert!(!delayed.expired(until));
-        assert_eq!(queue.next(), None);
     }
 }
