@@ -4,10 +4,10 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Maximum number of descriptors: some of the link itself, and one of each ring that it shares with
-/// another process. A link has at most 64 to others, and those from others beyond these are not
-/// kept here.
-const COUNT: usize = 8 + 2 * 64;
+/// Maximum number of descriptors: some of the link itself and of its NIC, and one of each ring that
+/// it shares with another process. A link has at most 64 to others, and those from others beyond
+/// these are not kept here.
+const COUNT: usize = 9 + 2 * 64;
 
 /// No descriptor.
 const NONE: RawFd = -1;

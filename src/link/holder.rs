@@ -15,7 +15,7 @@ pub enum Holder {
     Program {
         /// Number of the process.
         process: u32,
-        /// Its name.
+        /// Name of the process.
         name: String,
     },
     /// A program of another user.

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::AsFd;
 
-use socket2::{Domain, InterfaceIndexOrAddress, Socket, Type};
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
 use super::sys;
 use super::sys::interface::{Address, entries, mtu};
@@ -120,6 +120,15 @@ pub(super) fn join(socket: &Socket, group: IpAddr, interface: u32) -> io::Result
         }
         IpAddr::V6(group) => socket.join_multicast_v6(&group, interface),
     }
+}
+
+/// Joins a multicast group on an interface; the membership lasts as long as the returned socket.
+pub(super) fn membership(group: Gid, interface: u32) -> io::Result<Socket> {
+    let address = address_of(group);
+    let domain = if address.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+    let member = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    join(&member, address, interface)?;
+    Ok(member)
 }
 
 /// The identifier that is made of an Ethernet address: link-local, with its EUI-64.

@@ -54,6 +54,7 @@ mod framing;
 mod gid_table;
 mod holder;
 pub mod interface;
+pub(crate) mod local_socket;
 pub mod mem;
 mod monitor;
 mod named;
@@ -281,6 +282,10 @@ pub trait Receiver: Send {
         true
     }
 
+    /// Ends the sleep that was [prepared](Self::prepare_to_sleep): the caller receives by itself,
+    /// and the descriptors need not become readable until it prepares to sleep again.
+    fn end_sleep(&mut self) {}
+
     /// Joins a multicast group, in the network too where it must be told. Each member gets one copy
     /// of each packet to the group, from any NIC of any machine, this one included.
     ///
@@ -346,6 +351,10 @@ macro_rules! forward_to_receiver {
 
         fn prepare_to_sleep(&mut self) -> bool {
             self.$inner.prepare_to_sleep()
+        }
+
+        fn end_sleep(&mut self) {
+            self.$inner.end_sleep();
         }
 
         fn join(&mut self, group: crate::wire::Gid) -> std::io::Result<()> {

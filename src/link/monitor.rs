@@ -1,8 +1,8 @@
 //! Follows the interface of a link: whether it has a carrier, its MTU, its addresses.
 //!
-//! The kernel announces each change on a netlink socket. What it announces is not read: it may be
-//! lost when many changes come at once, so the interface is looked at again instead, and compared
-//! with what it was.
+//! The kernel announces each change on a netlink socket. Announcements may be lost when many
+//! changes come at once, so they are not read: the state of the interface is queried again instead,
+//! and compared with the last one.
 
 use std::io;
 use std::net::IpAddr;
@@ -41,8 +41,8 @@ pub(super) struct InterfaceMonitor {
 }
 
 impl InterfaceMonitor {
-    /// Follows the interface with this index, in the network namespace of the calling thread, whose
-    /// port has these identifiers and this MTU now.
+    /// Follows the interface with this index in the network namespace of the calling thread. Its
+    /// port has the GIDs `gids` and the MTU `mtu` at first.
     pub(super) fn new(
         interface: u32,
         addresses: Addresses,
@@ -62,7 +62,7 @@ impl PortMonitor for InterfaceMonitor {
     }
 
     fn status(&mut self) -> io::Result<&PortStatus> {
-        // Whatever is announced from here on makes the descriptor readable again.
+        // An announcement after this makes the descriptor readable again.
         self.announcements.discard();
         let found = look_up(&mut self.questions, self.interface)?;
         self.status = next_status(&self.status, found.as_ref(), &self.addresses, self.fixed_mtu);
@@ -70,7 +70,7 @@ impl PortMonitor for InterfaceMonitor {
     }
 }
 
-/// The interface with this index, as far as a port depends on it.
+/// Returns what a port depends on of the interface with this index.
 fn look_up(netlink: &mut Netlink, index: u32) -> io::Result<Option<Interface>> {
     let mut request = vec![0; 16];
     request.splice(4..8, index.to_ne_bytes());
@@ -86,7 +86,7 @@ fn look_up(netlink: &mut Netlink, index: u32) -> io::Result<Option<Interface>> {
     Ok(Some(found))
 }
 
-// Numbers of `linux/rtnetlink.h` and `linux/if_link.h`: what a request is, and what its answer is.
+// Numbers of `linux/rtnetlink.h` and `linux/if_link.h`: types of a request and of its answer.
 const GET_LINK: (u16, u16) = (18, 16);
 const GET_ADDRESS: (u16, u16) = (22, 20);
 const LINK_MTU: u16 = 4;
@@ -152,7 +152,7 @@ fn next_status(
     }
 }
 
-/// Puts an identifier into the first empty slot, as the kernel does, unless it is there already.
+/// Puts a GID into the first empty slot, as the kernel does, unless it is in the table already.
 fn insert(gids: &mut Vec<Gid>, new: Gid, most: usize) {
     if gids.contains(&new) {
         return;

@@ -62,9 +62,12 @@ pub enum SpecError {
     Kind(String),
 }
 
-/// Forms of device names, for messages.
+/// Forms of device names that this program can open, for messages.
+#[cfg(feature = "smoltcp")]
 const FORMS: &str =
     "udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, xdp:INTERFACE or tap:NAME@ADDRESS/PREFIX";
+#[cfg(not(feature = "smoltcp"))]
+const FORMS: &str = "udp:ADDRESS, raw:INTERFACE, soft:INTERFACE or xdp:INTERFACE";
 
 impl FromStr for Spec {
     type Err = SpecError;

@@ -236,17 +236,8 @@ impl<D: Device + Send> Receiver for PhyReceiver<D> {
 
     fn for_each(&self, each: &mut dyn FnMut(&Received<'_>)) {
         for place in &self.packets {
-            let start = place.frame * self.frame_max;
-            let packet = self.frames.get(start + place.start..start + place.end);
-            each(&Received {
-                source: place.source,
-                destination: place.destination,
-                source_port: place.source_port,
-                ecn: place.ecn,
-                network: place.network.get(..place.network_len).unwrap_or_default(),
-                packet: packet.unwrap_or_default(),
-                payload: None,
-            });
+            let frame = self.frames.get(place.frame * self.frame_max..).unwrap_or_default();
+            each(&place.received(frame));
         }
     }
 

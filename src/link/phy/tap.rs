@@ -41,7 +41,7 @@ pub(super) struct Health {
 /// link-local one, on a cable to the kernel's interface. A device that is made for it lasts as long
 /// as the link, and is switched on; the kernel's end has no address yet.
 ///
-/// Its hardware address follows from the interface's, of which it is the neighbor.
+/// The hardware address of the link is computed from that of the kernel's interface.
 pub fn open_tap(name: &str, addresses: &[Cidr]) -> Result<Link, OpenError> {
     let fail = |what| move |source| OpenError::System { what, interface: name.to_owned(), source };
     let file = tun::open_tun().map_err(|source| OpenError::Tun { path: tun::TUN, source })?;

@@ -3,9 +3,9 @@
 use std::io;
 use std::net::IpAddr;
 
-use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+use socket2::{SockFilter, Socket};
 
-use super::super::interface::{Interface, address_of, join};
+use super::super::interface::{Interface, address_of, membership};
 use super::super::sys::ring;
 use super::super::{CHOSEN_MAX, GROUPS_MAX};
 use crate::wire::{EtherType, Gid, PROTOCOL_UDP, Qpn, ROCE_PORT};
@@ -85,10 +85,7 @@ impl Filter {
         if self.groups.len() >= GROUPS_MAX {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        let address = address_of(group);
-        let domain = if address.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
-        let member = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-        join(&member, address, self.interface)?;
+        let member = membership(group, self.interface)?;
         self.see_outgoing(socket, true)?;
         self.groups.push((group, member));
         self.replace(socket);
@@ -267,6 +264,8 @@ const _: () = assert!(CHOSEN_MAX + 32 < u8::MAX as usize);
 #[cfg(test)]
 mod tests {
     use std::net::Ipv6Addr;
+
+    use socket2::{Domain, Type};
 
     use super::super::ADDRESSES_MAX;
     use super::*;

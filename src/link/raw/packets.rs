@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::super::sys::ring::{self, RingFrame};
 use crate::wire::icrc::{ICRC_LEN, Identification, Prefix, Route};
 use crate::wire::{
-    Bth, EtherType, Ethernet, Gid, Ipv4, Ipv6, PROTOCOL_UDP, Path, Prefixes, ROCE_PORT, Udp,
-    UdpRepr, checksum, view,
+    Bth, EtherType, Ethernet, Gid, Ipv4, Ipv6, PROTOCOL_UDP, Path, Prefixes, ROCE_PORT, Received,
+    Udp, UdpRepr, checksum, view,
 };
 
 /// The flags of an IPv4 header of RoCE.
@@ -27,6 +27,21 @@ pub(in crate::link) struct PacketInFrame {
     /// The IP header as it was on the wire, before the kernel coalesced packets.
     pub(in crate::link) network: [u8; Ipv6::LEN],
     pub(in crate::link) network_len: usize,
+}
+
+impl PacketInFrame {
+    /// Returns the packet, given the bytes from the beginning of its frame.
+    pub(in crate::link) fn received<'a>(&'a self, frame: &'a [u8]) -> Received<'a> {
+        Received {
+            source: self.source,
+            destination: self.destination,
+            source_port: self.source_port,
+            ecn: self.ecn,
+            network: self.network.get(..self.network_len).unwrap_or_default(),
+            packet: frame.get(self.start..self.end).unwrap_or_default(),
+            payload: None,
+        }
+    }
 }
 
 /// Reason for which a frame or a packet was refused.

@@ -127,17 +127,7 @@ impl Receiver for RawReceiver {
 
     fn for_each(&self, each: &mut dyn FnMut(&Received<'_>)) {
         for place in &self.packets {
-            let frame = self.ring.frame(place.frame);
-            let packet = frame.and_then(|frame| frame.get(place.start..place.end));
-            each(&Received {
-                source: place.source,
-                destination: place.destination,
-                source_port: place.source_port,
-                ecn: place.ecn,
-                network: place.network.get(..place.network_len).unwrap_or_default(),
-                packet: packet.unwrap_or_default(),
-                payload: None,
-            });
+            each(&place.received(self.ring.frame(place.frame).unwrap_or_default()));
         }
     }
 

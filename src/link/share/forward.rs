@@ -63,7 +63,7 @@ impl ForwardQueue {
         self.0.as_fd()
     }
 
-    /// Puts a message in; returns whether there was room.
+    /// Puts a message in the queue; returns whether there was room.
     pub(super) fn put(&self, message: &[u8]) -> bool {
         send(&self.0, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok()
     }
@@ -79,7 +79,7 @@ impl ForwardQueue {
         sendmsg(&self.0, &bytes, &mut control, flags).is_ok()
     }
 
-    /// Takes a message out; `None` if there is none.
+    /// Takes a message out of the queue. Returns `None` if it is empty.
     pub(super) fn take<'a>(&self, room: &'a mut [u8; MESSAGE_MAX + 1]) -> Option<Message<'a>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -114,7 +114,7 @@ pub(crate) enum Message<'a> {
     Packet(&'a [u8]),
     /// A ring for packets from an address.
     Offer { source: Gid, offer: Offer },
-    /// Neither.
+    /// A message that is neither.
     Bad,
 }
 
@@ -139,7 +139,8 @@ pub(crate) fn write(received: &Received<'_>, message: &mut Vec<u8>) {
     message.extend(received.packet);
 }
 
-/// Reads a message; `None` if it is none. Its packet is checked by who handles it, as any packet.
+/// Parses the message of a packet; returns `None` if it is malformed. The engine checks the packet
+/// itself, as it checks every packet.
 pub(crate) fn read(message: &[u8]) -> Option<Received<'_>> {
     let (&[ecn, network_len], rest) = message.split_first_chunk()?;
     let (port, rest) = rest.split_first_chunk()?;

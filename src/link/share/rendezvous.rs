@@ -14,11 +14,12 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
-    connect, listen, recvmsg, sendmsg, socket_with, sockopt,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, accept_with, bind, connect,
+    listen, recvmsg, sendmsg,
 };
 
+use super::super::local_socket::{is_own_user, local_socket, peer_of};
 use super::steering::Multiplier;
 use super::store::Store;
 use super::user_secret::UserSecret;
@@ -26,8 +27,10 @@ use super::user_secret::UserSecret;
 /// Names that are tried, if others have taken some.
 const ATTEMPTS: u8 = 4;
 
-/// Times that a name is tried: the last member may go while this process comes.
-const TRIES: u32 = 16;
+/// Times that a name is tried, and the time between two tries but the first: the last member may go
+/// while this process comes, and one that comes just before may not listen yet.
+const TRIES: u32 = 250;
+const TRY_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Time to wait to be admitted. All members may be stopped.
 const ANSWER_WAIT: Duration = Duration::from_millis(500);
@@ -124,8 +127,7 @@ pub(super) fn next_joiner(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd
 
 /// Whether the other end of a connection is a process of this user.
 fn is_own(socket: BorrowedFd<'_>) -> bool {
-    let own = rustix::process::geteuid();
-    sockopt::socket_peercred(socket).is_ok_and(|credentials| credentials.uid == own)
+    peer_of(socket).is_some_and(|peer| is_own_user(peer.uid))
 }
 
 /// Finds the members of an address.
@@ -134,7 +136,7 @@ pub(super) fn find_members(
     address: IpAddr,
     interface: u32,
 ) -> Result<Rendezvous, RendezvousError> {
-    for attempt in 0..ATTEMPTS {
+    'names: for attempt in 0..ATTEMPTS {
         let name = secret.name(address, interface, attempt);
         let name = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
         for tried in 0..TRIES {
@@ -143,17 +145,20 @@ pub(super) fn find_members(
             }
             match ask(&name)? {
                 Answer::Others(membership) => return Ok(Rendezvous::Others(membership)),
+                Answer::Gone if tried > 0 => std::thread::sleep(TRY_INTERVAL),
                 Answer::Gone => {}
-                Answer::Stranger => break,
+                Answer::Stranger => continue 'names,
             }
         }
+        // At the next name, this process would not be found by those that come later.
+        return Err(RendezvousError::NoAnswer);
     }
     Err(RendezvousError::Squatted)
 }
 
 /// Listens at a name, unless another process does.
 fn listen_at(name: &SocketAddrUnix) -> io::Result<Option<OwnedFd>> {
-    let socket = unix_socket()?;
+    let socket = local_socket()?;
     match bind(&socket, name) {
         Ok(()) => {}
         Err(Errno::ADDRINUSE) => return Ok(None),
@@ -161,11 +166,6 @@ fn listen_at(name: &SocketAddrUnix) -> io::Result<Option<OwnedFd>> {
     }
     listen(&socket, BACKLOG)?;
     Ok(Some(socket))
-}
-
-fn unix_socket() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
 /// Answer of the members of an address.
@@ -179,7 +179,7 @@ enum Answer {
 
 /// Connects to the members of an address; `None` if there are none.
 fn call(name: &SocketAddrUnix) -> Result<Option<OwnedFd>, RendezvousError> {
-    let socket = unix_socket()?;
+    let socket = local_socket()?;
     match connect(&socket, name) {
         Ok(()) => Ok(Some(socket)),
         Err(Errno::CONNREFUSED) => Ok(None),
@@ -270,9 +270,10 @@ mod tests {
         std::thread::scope(|scope| {
             let joining = scope.spawn(|| find_members(secret, address, 1));
             let joiner = loop {
-                match next_joiner(listener.as_fd()).unwrap() {
-                    Some(joiner) => break joiner,
-                    None => std::thread::yield_now(),
+                // One that does not listen yet cannot accept.
+                match next_joiner(listener.as_fd()) {
+                    Ok(Some(joiner)) => break joiner,
+                    Ok(None) | Err(_) => std::thread::yield_now(),
                 }
             };
             admit(&joiner, multiplier, listener.as_fd(), store);
@@ -303,6 +304,27 @@ mod tests {
         let third = come(&secret, address, multiplier, &second.listener, &second.store);
         drop((second, third));
         assert!(matches!(find_members(&secret, address, 1).unwrap(), Rendezvous::First { .. }));
+    }
+
+    #[test]
+    fn member_that_does_not_listen_yet_is_waited_for() {
+        let folder = Folder::new("early");
+        let secret = UserSecret::open_in(&folder.0).unwrap();
+        let address = IpAddr::from([127, 47, 31, 3]);
+        let name = secret.name(address, 1, 0);
+        let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+        let listener = local_socket().unwrap();
+        bind(&listener, &name).unwrap();
+        let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let (multiplier, store) = (Multiplier::new(7), Store::from_fd(eventfd));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // The joiner finds the name meanwhile.
+                std::thread::sleep(Duration::from_millis(30));
+                listen(&listener, BACKLOG).unwrap();
+            });
+            let _ = come(&secret, address, multiplier, &listener, &store);
+        });
     }
 
     #[test]

@@ -172,4 +172,9 @@ impl Rings {
     pub(crate) fn announce_sleep(&mut self) -> bool {
         self.rings.iter_mut().all(|(_, ring)| ring.announce_sleep())
     }
+
+    /// Ends the sleep that was announced: no producer need ring its bell.
+    pub(crate) fn end_sleep(&self) {
+        self.rings.iter().for_each(|(_, ring)| ring.end_sleep());
+    }
 }

@@ -18,6 +18,13 @@ use crate::memory::{AccessError, Region, SharedBytes};
 /// processor fetches together.
 pub(in crate::link) const WORD_STRIDE: usize = 128;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Bytes that are copied between two prefetches of as many: fewer lines than a core requests at a
+/// time.
+const PREFETCH_PIECE: usize = 512;
+
 /// Seals of a size that no process can change any more.
 const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
@@ -76,7 +83,17 @@ impl SharedMemory {
     /// Returns the word at a multiple of [`WORD_STRIDE`].
     #[inline]
     pub(in crate::link) fn word(&self, index: usize) -> &AtomicU64 {
-        let offset = index * WORD_STRIDE;
+        self.word_at(index * WORD_STRIDE)
+    }
+
+    /// Returns the word behind the word at a multiple of [`WORD_STRIDE`], in the same cache line.
+    #[inline]
+    pub(in crate::link) fn word_beside(&self, index: usize) -> &AtomicU64 {
+        self.word_at(index * WORD_STRIDE + 8)
+    }
+
+    #[inline]
+    fn word_at(&self, offset: usize) -> &AtomicU64 {
         assert!(offset + 8 <= self.len, "a word within the memory");
         let place = self.start.as_ptr().wrapping_add(offset);
         // SAFETY: aligned, within the mapping, which lives as long as this value, and never
@@ -101,17 +118,41 @@ impl SharedMemory {
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
     }
 
-    /// Copies registered memory in.
+    /// Copies registered memory in. Meanwhile the caches fetch the lines that are `ahead` bytes
+    /// behind, to be written next: the other process's core has them.
     #[inline]
     pub(in crate::link) fn write_region(
         &self,
         offset: usize,
         region: &Region,
+        ahead: usize,
     ) -> Result<(), AccessError> {
         let place = self.place(offset, region.len());
-        // SAFETY: within the mapping, of which no reference exists; a region is of the program's
-        // memory, and so no part of it.
-        unsafe { region.copy_out(0, place, region.len()) }
+        let mut at = 0;
+        while at < region.len() {
+            let len = PREFETCH_PIECE.min(region.len() - at);
+            let to = place.wrapping_add(at);
+            prefetch_to_write(to.wrapping_add(ahead), len);
+            // SAFETY: within the mapping, of which no reference exists; a region is of the
+            // program's memory, and so no part of it.
+            unsafe { region.copy_out(at as u64, to, len) }?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Lets the caches fetch lines that are written soon, and that no other cache has afterwards.
+    #[inline]
+    pub(in crate::link) fn prefetch_to_write(&self, offset: usize, len: usize) {
+        prefetch_to_write(self.start.as_ptr().wrapping_add(offset), len);
+    }
+
+    /// Lets the caches fetch bytes that are read soon. Those outside are none.
+    #[inline]
+    pub(in crate::link) fn prefetch(&self, offset: usize, len: usize) {
+        for at in (0..len).step_by(LINE) {
+            prefetch_to_read(self.start.as_ptr().wrapping_add(offset + at));
+        }
     }
 
     /// Returns bytes that are to be copied into registered memory.
@@ -129,6 +170,35 @@ impl SharedMemory {
         // SAFETY: within the mapping, of which no reference exists; any bytes are bytes.
         unsafe { ptr::copy_nonoverlapping(place, out.as_mut_ptr(), out.len()) };
     }
+}
+
+/// Lets the caches fetch a line. Any address will do.
+#[inline]
+fn prefetch_to_read(place: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch does not fault, and changes nothing but caches.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(place.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
+/// Lets the caches fetch lines that no other cache has afterwards. Any address will do.
+#[inline]
+fn prefetch_to_write(place: *mut u8, len: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for at in (0..len).step_by(LINE) {
+        let line = place.wrapping_add(at);
+        // SAFETY: a prefetch does not fault, and changes nothing but caches. Processors without it
+        // do nothing.
+        unsafe {
+            core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
+        }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = (place, len);
 }
 
 impl Drop for SharedMemory {

@@ -372,6 +372,12 @@ impl Receiver for UdpReceiver {
         self.shared_memory_mut().is_none_or(SharedMemory::announce_sleep)
     }
 
+    fn end_sleep(&mut self) {
+        if let Some(memory) = self.shared_memory_mut() {
+            memory.end_sleep();
+        }
+    }
+
     fn room(&self) -> Option<usize> {
         usize::try_from(self.counters.room).ok()
     }

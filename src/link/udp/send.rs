@@ -220,22 +220,25 @@ impl UdpSender {
     /// Puts the packets of a batch that are for neighbors into their rings, divides the others into
     /// runs, and adds to each the ICRC for its position in the run.
     fn seal(&mut self, batch: &mut Batch, mut neighbors: Option<&mut ToNeighbors<'_>>) {
-        self.runs.clear();
+        let Self { sockets, prefixes, runs, priorities, counters, .. } = self;
+        let (cuts, seals_all, scope) = (self.cuts, self.seals_all, self.scope);
+        runs.clear();
         let mut end = 0;
         for mut train in batch.trains_mut() {
             let (start, len) = (end, train.bytes.len());
             end += len;
             if train.path.source != self.gid {
-                self.counters.refuse(FOREIGN_SOURCE, train.len());
+                counters.refuse(FOREIGN_SOURCE, train.len());
                 continue;
             }
-            let (socket, source_port) = self.sockets.of_flow(train.path.source_port, self.local);
+            let (socket, source_port) = sockets.of_flow(train.path.source_port, self.local);
             let path = Path { source_port, ..*train.path };
-            self.prefixes.set_path(&path);
-            let mut way = Way::new(&path, self.scope);
-            self.priorities.put(&path, &mut way.control);
-            let (runs, prefixes, cuts) = (&mut self.runs, &mut self.prefixes, self.cuts);
-            let (seals_all, refused) = (self.seals_all, &mut self.counters.refused);
+            if seals_all {
+                prefixes.set_path(&path);
+            }
+            // Packets to neighbors need none of it.
+            let mut through_kernel: Option<Way> = None;
+            let refused = &mut counters.refused;
             let (mut at, first) = (start, runs.len());
             train.for_each_outbound(|mut outbound| {
                 let len = outbound.bytes.len();
@@ -256,6 +259,12 @@ impl UdpSender {
                     }
                     return;
                 }
+                let way = through_kernel.get_or_insert_with(|| {
+                    prefixes.set_path(&path);
+                    let mut way = Way::new(&path, scope);
+                    priorities.put(&path, &mut way.control);
+                    way
+                });
                 match runs.get_mut(first..).and_then(|runs| runs.last_mut()) {
                     Some(run) if cuts && run.takes(at, len, qpn) => {
                         run.packets += 1;
@@ -284,7 +293,7 @@ impl UdpSender {
                 flip_icrc(packet, flips);
             });
         }
-        for run in self.runs.iter_mut().filter(|run| run.packets > 1) {
+        for run in runs.iter_mut().filter(|run| run.packets > 1) {
             let length = u16::try_from(run.length).unwrap_or(u16::MAX);
             run.control.put(libc::SOL_UDP, libc::UDP_SEGMENT, &length.to_ne_bytes());
         }
@@ -383,14 +392,18 @@ impl Sender for UdpSender {
 
     fn send(&mut self, now: Instant, batch: &mut Batch) -> io::Result<()> {
         self.counters.offered += batch.len() as u64;
-        match self.neighbors.clone() {
+        match self.neighbors.take() {
             Some(shared) => {
                 let mut neighbors = ToNeighbors::new(now, &shared);
                 self.seal(batch, Some(&mut neighbors));
                 (self.backlog, self.room) = neighbors.finish();
                 self.sent_at = now;
+                self.neighbors = Some(shared);
             }
             None => self.seal(batch, None),
+        }
+        if self.runs.is_empty() {
+            return Ok(());
         }
         let bytes = batch.bytes_mut();
         for socket in 0..=self.sockets.others.len() {

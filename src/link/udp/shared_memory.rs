@@ -187,6 +187,11 @@ impl SharedMemory {
         self.rings.announce_sleep()
     }
 
+    /// Ends the sleep that was announced: neighbors need not wake the NIC.
+    pub(super) fn end_sleep(&self) {
+        self.rings.end_sleep();
+    }
+
     /// Serves neighbors, and the sending half.
     pub(super) fn serve(&mut self, source: Source, member: &Member) {
         match source {

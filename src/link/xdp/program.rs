@@ -1,8 +1,8 @@
 //! The XDP program of a link: it passes packets of RoCE for the link's addresses to the socket of
 //! their queue, and everything else to the kernel.
 //!
-//! Instructions are put together here, because nothing else would be needed from a compiler or a
-//! loader: there are forty of them.
+//! The program is assembled here, because its fifty instructions are not worth a compiler and a
+//! loader.
 
 use crate::link::sys::bpf::Map;
 use crate::wire::{EtherType, PROTOCOL_UDP, ROCE_PORT};
@@ -43,7 +43,7 @@ const JUMP_IF_GREATER: u8 = 0x2d;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 
-/// A constant that names a map.
+/// Source register which says that the constant names a map: `BPF_PSEUDO_MAP_FD`.
 const MAP_NUMBER: u8 = 1;
 
 // Functions of the kernel.
@@ -101,13 +101,13 @@ impl Assembler {
         self.put(code, of, with, 0, constant);
     }
 
-    /// Passes the packet to the kernel unless what was loaded is this.
+    /// Passes the packet to the kernel unless the field at `offset` is `constant`.
     fn must_be(&mut self, load: u8, offset: i16, constant: i32) {
         self.load(load, R5, R2, offset);
         self.jump(JUMP_IF_NOT_EQUAL, R5, 0, constant, Label::Pass);
     }
 
-    /// Passes the packet to the kernel if it has fewer bytes.
+    /// Passes the packet to the kernel if it has fewer than `len` bytes.
     fn must_have(&mut self, len: i32) {
         self.put(MOVE, R4, R2, 0, 0);
         self.constant(ADD_CONSTANT, R4, len);
@@ -137,7 +137,7 @@ impl Assembler {
     }
 }
 
-/// A number in the order of the network, as the processor loads it.
+/// Returns a number in network byte order, as the processor loads it.
 fn half(number: u16) -> i32 {
     i32::from(u16::from_ne_bytes(number.to_be_bytes()))
 }
@@ -156,14 +156,14 @@ fn assemble(addresses: u32, sockets: u32) -> Vec<u64> {
     code.load(LOAD_HALF, R5, R2, 12);
     code.jump(JUMP_IF_EQUAL, R5, 0, half(EtherType::IPV6.0), Label::Ipv6);
     code.jump(JUMP_IF_NOT_EQUAL, R5, 0, half(EtherType::IPV4.0), Label::Pass);
-    // Options, fragments: the kernel's. The link would refuse them.
+    // Packets with options and fragments go to the kernel: the link would refuse them.
     code.must_be(LOAD_BYTE, 14, 0x45);
     code.must_be(LOAD_BYTE, 23, PROTOCOL_UDP.into());
     code.load(LOAD_HALF, R5, R2, 20);
     code.constant(AND_CONSTANT, R5, half(0x3fff));
     code.jump(JUMP_IF_NOT_EQUAL, R5, 0, 0, Label::Pass);
     code.must_be(LOAD_HALF, 36, half(ROCE_PORT));
-    // The key is the GID: of IPv4 the mapped address.
+    // The key is the GID: for IPv4, the mapped address.
     code.put(STORE_CONSTANT, R10, 0, KEY, 0);
     code.put(STORE_CONSTANT, R10, 0, KEY + 4, 0);
     code.put(STORE_CONSTANT, R10, 0, KEY + 8, i32::from_ne_bytes([0, 0, 0xff, 0xff]));
@@ -184,7 +184,7 @@ fn assemble(addresses: u32, sockets: u32) -> Vec<u64> {
     code.constant(ADD_CONSTANT, R2, KEY.into());
     code.constant(CALL, 0, LOOK_UP);
     code.jump(JUMP_IF_EQUAL, R0, 0, 0, Label::Pass);
-    // A queue without a socket is the kernel's.
+    // Packets of a queue without a socket go to the kernel.
     code.load_map(R1, sockets);
     code.load(LOAD_WORD, R2, R6, QUEUE);
     code.constant(MOVE_CONSTANT, R3, PASS);

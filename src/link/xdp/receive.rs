@@ -6,11 +6,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::Socket;
 
 use super::Own;
 use super::attach::Attached;
-use crate::link::interface::{Interface, address_of, join};
+use crate::link::interface::{Interface, address_of, membership};
 use crate::link::raw::packets::{PacketInFrame, Refusal, check};
 use crate::link::raw::sink::Sinks;
 use crate::link::sys::ring::RingFrame;
@@ -32,20 +32,20 @@ pub(super) struct XdpReceiver {
     attached: Attached,
     own: Arc<Own>,
     interface: u32,
-    /// Sockets for as long as which the kernel keeps the interface in a group.
+    /// Groups that the link is in, each with the socket that keeps the interface a member.
     groups: Vec<(Gid, Socket)>,
     gids: Vec<Gid>,
     sinks: Sinks,
     is_busy_polled: bool,
-    /// Packets, each with the index of its queue: that behind the last is of frames to the link
-    /// itself.
+    /// Packets, each with the index of its queue. Frames to the link itself have the index after
+    /// that of the last queue.
     packets: Vec<(usize, PacketInFrame)>,
     /// Frames to the link itself.
     looped: Vec<Vec<u8>>,
     prefixes: Prefixes,
     next_error_check: Instant,
     refusals: [u64; Refusal::ALL.len()],
-    /// Whether a packet has come by a queue.
+    /// Whether a packet has arrived on each queue.
     used: Vec<bool>,
 }
 
@@ -98,12 +98,9 @@ impl XdpReceiver {
         }
     }
 
-    /// Does periodic work while nothing arrives: the sockets of an interface that went down have a
-    /// pending error and stay readable until it is taken.
+    /// Does periodic work: the sockets of an interface that went down have a pending error and stay
+    /// readable until it is taken.
     fn do_periodic_work(&mut self, now: Instant) {
-        if self.is_busy_polled {
-            self.sockets.iter().for_each(XskRx::wake);
-        }
         if now >= self.next_error_check {
             self.next_error_check = now.saturating_add(ERROR_CHECK_INTERVAL);
             for socket in &self.sockets {
@@ -155,9 +152,10 @@ impl Receiver for XdpReceiver {
             }
         }
         self.receive_looped();
-        if self.packets.is_empty() {
-            self.do_periodic_work(now);
+        if self.packets.is_empty() && self.is_busy_polled {
+            self.sockets.iter().for_each(XskRx::wake);
         }
+        self.do_periodic_work(now);
         Ok(self.packets.len())
     }
 
@@ -167,16 +165,7 @@ impl Receiver for XdpReceiver {
                 Some(socket) => socket.frame(place.frame),
                 None => self.looped.get(place.frame).map(Vec::as_slice),
             };
-            let packet = frame.and_then(|frame| frame.get(place.start..place.end));
-            each(&Received {
-                source: place.source,
-                destination: place.destination,
-                source_port: place.source_port,
-                ecn: place.ecn,
-                network: place.network.get(..place.network_len).unwrap_or_default(),
-                packet: packet.unwrap_or_default(),
-                payload: None,
-            });
+            each(&place.received(frame.unwrap_or_default()));
         }
     }
 
@@ -198,10 +187,7 @@ impl Receiver for XdpReceiver {
         if self.groups.len() >= GROUPS_MAX {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        let address = address_of(group);
-        let domain = if address.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
-        let member = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-        join(&member, address, self.interface)?;
+        let member = membership(group, self.interface)?;
         self.attached.insert(group)?;
         self.groups.push((group, member));
         self.own.lock().groups.push(group);
@@ -220,8 +206,8 @@ impl Receiver for XdpReceiver {
             self.attached.remove(*old);
         }
         for new in there.iter().filter(|new| !self.gids.contains(new)) {
-            // A map that is full leaves the address to the kernel: the table has room for all that
-            // a port can have.
+            // The map has room for all GIDs of a port. If it were full, the kernel would get the
+            // packets of this address.
             let _ = self.attached.insert(*new);
         }
         let addresses: Vec<IpAddr> = there.iter().map(|gid| address_of(*gid)).collect();

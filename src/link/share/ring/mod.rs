@@ -6,12 +6,16 @@
 //! one end closes it, by dropping the ring or by ending however it does, the other learns of it.
 //!
 //! ```text
-//! | words | record | record |   free   | record | record |  rest |
-//!                           ^ head     ^ tail             skipped
+//! | words, express | record | record |   free   | record | record |  rest |
+//!                                    ^ head     ^ tail             skipped
 //! ```
 //!
 //! A packet is in one piece: where it does not fit before the end of the memory, the rest is
 //! skipped. The ICRC is not computed: nothing between the two could change a packet.
+//!
+//! A short record that is published alone is also put behind the head, in the two cache lines that
+//! the consumer polls: the [express](words) record. It saves the consumer a transfer from the other
+//! core, of some 110 ns, one after the other, for each line of the record.
 //!
 //! Nothing in a ring is trusted: a head is copied, then checked, and a payload is bytes whatever
 //! they are. An end that finds the ring broken drops it, and packets go through the kernel.
@@ -41,6 +45,10 @@ const CAPACITY: usize = 256 << 10;
 
 /// Offset of the records.
 const RECORDS: usize = 4096;
+
+/// Offset and room of the express record, behind the head and the word for it.
+const EXPRESS: usize = 16;
+const EXPRESS_ROOM: usize = WORD_STRIDE - EXPRESS;
 
 const _: () = assert!(words::COUNT * WORD_STRIDE <= RECORDS, "words are before the records");
 const _: () = assert!(CAPACITY.is_multiple_of(record::HEAD_LEN), "a head fits before the end");
@@ -75,6 +83,7 @@ impl RingMemory {
     fn words(&self) -> RingWords<'_> {
         RingWords {
             head: self.0.word(0),
+            express: self.0.word_beside(0),
             tail: self.0.word(1),
             asleep: self.0.word(2),
             adopted: self.0.word(3),

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::net::{SendFlags, send};
 
 use super::record::{self, Bytes, HEAD_LEN, RecordHead};
-use super::{Broken, CAPACITY, Offer, RingMemory, bells};
+use super::{Broken, CAPACITY, EXPRESS, EXPRESS_ROOM, Offer, RingMemory, bells};
 use crate::memory::AccessError;
 
 /// Bytes of packets that wait for room in the ring, at most. An engine has no more in flight to a
@@ -37,6 +37,9 @@ pub(crate) struct Producer {
     published: u64,
     /// The last that was seen of the consumer's tail.
     tail: u64,
+    /// The first record that is not published, if it is short, and its length.
+    first: [u8; EXPRESS_ROOM],
+    first_len: usize,
     /// Packets that wait for room, in order.
     backlog: VecDeque<(RecordHead, Box<[u8]>)>,
     backlog_len: usize,
@@ -53,6 +56,8 @@ impl Producer {
             head: 0,
             published: 0,
             tail: 0,
+            first: [0; EXPRESS_ROOM],
+            first_len: 0,
             backlog: VecDeque::new(),
             backlog_len: 0,
         };
@@ -127,10 +132,22 @@ impl Producer {
         if self.published == self.head {
             return;
         }
+        let len = usize::try_from(self.head - self.published).unwrap_or(usize::MAX);
         self.published = self.head;
-        if self.memory.words().publish(self.head) {
+        let words = self.memory.words();
+        if len == self.first_len
+            && let Some(alone) = self.first.get(..len)
+        {
+            words.put_express(self.head, || self.memory.0.write(EXPRESS, alone));
+        }
+        if words.publish(self.head) {
             // If its buffer is full, the bell rings already.
             let _ = send(&self.bell, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+        // The consumer's core has the lines of the next record, which is mostly as long.
+        if len <= EXPRESS_ROOM {
+            let (place, to_end) = RingMemory::place(self.head);
+            self.memory.0.prefetch_to_write(place, len.min(to_end));
         }
     }
 
@@ -139,6 +156,7 @@ impl Producer {
     fn write(&mut self, head: &RecordHead, packet: Bytes<'_>) -> Result<Put, Broken> {
         let len = RecordHead::record_len(packet.len());
         let (mut place, to_end) = RingMemory::place(self.head);
+        let is_first = self.head == self.published;
         let skipped = if len > to_end { to_end } else { 0 };
         if !self.has_room(len + skipped)? {
             return Ok(Put::NoRoom);
@@ -147,6 +165,17 @@ impl Producer {
             self.memory.0.write(place, &record::skip());
             self.head += skipped as u64;
             (place, _) = RingMemory::place(self.head);
+        }
+        if is_first {
+            self.first_len = 0;
+            if packet.payload.is_none()
+                && let Some((start, rest)) = self.first.split_first_chunk_mut()
+                && let Some(rest) = rest.get_mut(..packet.len())
+            {
+                *start = head.emit();
+                rest.copy_from_slice(packet.packet);
+                self.first_len = len;
+            }
         }
         self.memory.0.write(place, &head.emit());
         if self.write_bytes(place + HEAD_LEN, packet).is_err() {
@@ -167,7 +196,10 @@ impl Producer {
         let end = start + payload.len();
         memory.write(place, packet.packet.get(..start).unwrap_or_default());
         memory.write(place + end, packet.packet.get(end..).unwrap_or_default());
-        memory.write_region(place + start, payload)
+        // The next record is mostly as long. Lines that the consumer has yet to read stay with it.
+        let len = RecordHead::record_len(packet.len());
+        let is_free = self.head + 2 * len as u64 - self.tail <= CAPACITY as u64;
+        memory.write_region(place + start, payload, if is_free { len } else { 0 })
     }
 
     /// Returns the number of bytes for records that are free. A consumer that says what cannot be

@@ -1,17 +1,17 @@
-//! A packet in a ring: its length and what its network header says, then its bytes from the BTH
+//! A packet in a ring: its length and fields of its network header, then its bytes from the BTH
 //! through the last pad byte. Its addresses are those of the ring.
 
 use crate::memory::{AccessError, Region};
 use crate::wire::batch::Outbound;
 use crate::wire::{Bits, Bth, ICRC_ROOM, PACKET_MAX, Path};
 
-/// Length of the head of a record, and what the positions of records are multiples of.
+/// Length of the head of a record. The positions of records are multiples of it.
 pub(super) const HEAD_LEN: usize = 16;
 
 /// Length that stands for the rest of the ring's memory: the next record is at its start.
 const SKIP: u32 = u32::MAX;
 
-/// Bit beside the flow label: the ICRC of the packet is wrong, as the fault injector wants it.
+/// Bit beside the flow label: the fault injector made the ICRC of the packet wrong.
 const ICRC_WRONG: u32 = 1 << 31;
 
 /// Head of a record.
@@ -29,9 +29,9 @@ pub(crate) struct RecordHead {
 /// Bytes of a packet, from the BTH through the last pad byte, as they are put into a ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes<'a> {
-    /// All of them, in which the payload may be missing.
+    /// All bytes, in which the payload may be missing.
     pub(super) packet: &'a [u8],
-    /// Payload that is missing, and its place.
+    /// Payload that is missing, and its offset in `packet`.
     pub(super) payload: Option<(usize, &'a Region)>,
 }
 
@@ -48,7 +48,7 @@ impl<'a> Bytes<'a> {
         self.packet.len()
     }
 
-    /// Returns a copy of them, without what cannot be read.
+    /// Returns a copy of all bytes, or an error if the payload cannot be read.
     pub(super) fn to_vec(self) -> Result<Box<[u8]>, AccessError> {
         let mut bytes: Box<[u8]> = self.packet.into();
         if let Some((start, payload)) = self.payload {
@@ -106,7 +106,7 @@ impl RecordHead {
         bytes
     }
 
-    /// Reads a head; `None` if it is none.
+    /// Parses a head. Returns `None` if its length is not that of a packet.
     #[inline]
     pub(super) fn parse(bytes: &[u8; HEAD_LEN]) -> Option<Found> {
         let word = |at: usize| {

@@ -62,6 +62,54 @@ fn packets_come_out_as_they_went_in_whatever_their_lengths_are() {
 }
 
 #[test]
+fn short_record_that_is_published_alone_is_express() {
+    let spoil_record = |producer: &Producer| {
+        let (place, _) = RingMemory::place(producer_memory(producer).words().handled());
+        producer_memory(producer).0.write(place, &[0; 16]);
+    };
+    for (len, is_express) in [(Bth::LEN, true), (92, true), (96, true), (97, false), (300, false)] {
+        let (mut producer, mut consumer) = ring();
+        put(&mut producer, &packet(7, len));
+        producer.publish();
+        spoil_record(&producer);
+        if is_express {
+            assert_eq!(take(&mut consumer), [packet(7, len)]);
+        } else {
+            assert_eq!(consumer.take(), Err(Broken));
+        }
+    }
+}
+
+#[test]
+fn express_record_that_is_another_one_is_not_taken() {
+    let (mut producer, mut consumer) = ring();
+    // Of two records, the first is beside the head of neither.
+    put(&mut producer, &packet(1, 40));
+    put(&mut producer, &packet(2, 40));
+    producer.publish();
+    assert_eq!(take(&mut consumer), [packet(1, 40), packet(2, 40)]);
+    // The consumer is late: the second is express, and the first goes before it.
+    for number in [3, 4] {
+        put(&mut producer, &packet(number, 40));
+        producer.publish();
+    }
+    assert_eq!(take(&mut consumer), [packet(3, 40), packet(4, 40)]);
+    // The producer is writing it.
+    put(&mut producer, &packet(5, 40));
+    producer.publish();
+    producer_memory(&producer).words().express.store(0, Ordering::Relaxed);
+    producer_memory(&producer).0.write(EXPRESS, &[0xff; EXPRESS_ROOM]);
+    assert_eq!(take(&mut consumer), [packet(5, 40)]);
+    // Its head names a length that does not fit.
+    for len in [60_u32, 0, u32::MAX] {
+        put(&mut producer, &packet(6, 40));
+        producer.publish();
+        producer_memory(&producer).0.write(EXPRESS, &len.to_ne_bytes());
+        assert_eq!(take(&mut consumer), [packet(6, 40)]);
+    }
+}
+
+#[test]
 fn payload_goes_from_memory_to_memory() {
     let (mut producer, mut consumer) = ring();
     let payload: Vec<u8> = (0..4096_u32).map(|at| at.to_le_bytes()[0] ^ 0x5a).collect();

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use super::{CAPACITY, Consumer, Producer, RECORDS};
+use super::{CAPACITY, Consumer, EXPRESS, EXPRESS_ROOM, Producer, RECORDS};
 use crate::wire::{Gid, PACKET_MAX};
 
 /// A ring whose producer writes anything.
@@ -25,6 +25,7 @@ impl RingUnderTest {
     /// Empties the ring, whose next record is at a multiple of 16.
     pub fn restart(&mut self, position: u64) {
         let position = position & !15;
+        self.set_express(0);
         self.set_head(position);
         self.consumer.restart(position);
     }
@@ -34,6 +35,17 @@ impl RingUnderTest {
         let offset = offset % CAPACITY;
         let len = bytes.len().min(CAPACITY - offset);
         self.producer.memory.0.write(RECORDS + offset, bytes.get(..len).unwrap_or_default());
+    }
+
+    /// Writes the bytes of the express record, as far as there is room.
+    pub fn write_express(&self, bytes: &[u8]) {
+        let bytes = bytes.get(..bytes.len().min(EXPRESS_ROOM)).unwrap_or_default();
+        self.producer.memory.0.write(EXPRESS, bytes);
+    }
+
+    /// Says which head publishes the express record.
+    pub fn set_express(&self, head: u64) {
+        self.producer.memory.words().express.store(head, Ordering::Release);
     }
 
     /// Publishes all before `head`, whatever is there.

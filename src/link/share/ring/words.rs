@@ -3,13 +3,19 @@
 //! | word | written by | meaning |
 //! |---|---|---|
 //! | head | producer | end of the records that are published, in bytes since the start |
+//! | express | producer | head that publishes the express record, or 0 while that is written |
 //! | tail | consumer | end of the records that are handled |
-//! | asleep | consumer; the producer clears it | the consumer sleeps: the producer that clears it rings the bell |
+//! | asleep | consumer; both clear it | the consumer sleeps: the producer that clears it rings the bell |
 //! | adopted | consumer | the consumer reads the ring |
 //!
 //! **No wake-up is lost.** The producer writes `head`, then reads `asleep`; the consumer writes
 //! `asleep`, then reads `head`; a sequentially consistent fence is between the two on either side.
 //! So the producer sees that the consumer sleeps, or the consumer sees the records.
+//!
+//! **The express record is whole.** The producer writes 0 to `express`, then the record, then the
+//! new head to `express`, then `head`. The consumer reads `head`, finds the same number in
+//! `express`, copies the record, and finds it there again: the record was not written anew in
+//! between. Otherwise it takes the record from its place in the ring, where it is, too.
 //!
 //! Neither end believes the other: a distance between head and tail that is longer than the ring
 //! means that the ring is broken.
@@ -23,12 +29,13 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingWords<'a> {
     pub(super) head: &'a AtomicU64,
+    pub(super) express: &'a AtomicU64,
     pub(super) tail: &'a AtomicU64,
     pub(super) asleep: &'a AtomicU64,
     pub(super) adopted: &'a AtomicU64,
 }
 
-/// Number of words of a ring.
+/// Number of words of a ring, of which each but `express` has two cache lines.
 pub(super) const COUNT: usize = 4;
 
 /// The producer's side.
@@ -40,6 +47,15 @@ impl RingWords<'_> {
         self.head.store(head, Ordering::Release);
         fence(Ordering::SeqCst);
         self.asleep.load(Ordering::Relaxed) != 0 && self.asleep.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Puts in the express record, which `write` writes, and which publishing `head` publishes.
+    #[inline]
+    pub(super) fn put_express(self, head: u64, write: impl FnOnce()) {
+        self.express.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        write();
+        self.express.store(head, Ordering::Release);
     }
 
     /// Returns the end of the records that the consumer has handled: their room is free.
@@ -68,6 +84,18 @@ impl RingWords<'_> {
         self.head.load(Ordering::Acquire)
     }
 
+    /// Copies the express record by `read`, if it is what `head` published; returns whether it is
+    /// whole.
+    #[inline]
+    pub(super) fn take_express(self, head: u64, read: impl FnOnce()) -> bool {
+        if self.express.load(Ordering::Acquire) != head {
+            return false;
+        }
+        read();
+        fence(Ordering::Acquire);
+        self.express.load(Ordering::Relaxed) == head
+    }
+
     /// Frees the room of the records before `tail`.
     #[inline]
     pub(super) fn free(self, tail: u64) {
@@ -80,5 +108,10 @@ impl RingWords<'_> {
         self.asleep.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.head.load(Ordering::Relaxed) == tail
+    }
+
+    /// Clears `asleep`: the consumer reads the ring before it announces sleep again.
+    pub(super) fn end_sleep(self) {
+        self.asleep.store(0, Ordering::Relaxed);
     }
 }
