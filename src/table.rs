@@ -11,6 +11,7 @@
 
 use std::collections::VecDeque;
 
+use crate::memory::prefetch;
 use crate::secret::{Permutation, SecretRandom};
 use crate::verbs::{DeviceTag, Id};
 
@@ -80,6 +81,14 @@ impl Numbers {
                 return None;
             }
             at = (at + 1) & (self.index.len() - 1);
+        }
+    }
+
+    /// Prefetches the entry of a number.
+    #[inline]
+    fn prefetch(&self, number: u32) {
+        if let Some(entry) = self.index.get(self.home(number)) {
+            prefetch(entry, size_of::<u64>());
         }
     }
 
@@ -166,6 +175,14 @@ struct Slot<T> {
     /// Number of the object, if it has one.
     number: u32,
     object: Option<T>,
+}
+
+impl<T> Slot<T> {
+    /// Whether its generation is that of an id.
+    #[inline]
+    fn is_of(&self, id: Id) -> bool {
+        self.generation << SLOT_BITS == id.index() & !SLOT_MASK
+    }
 }
 
 /// First field of such an object: it has so many invalid values that `Option` uses one of them.
@@ -270,6 +287,22 @@ impl<T> Table<T> {
         self.numbers.as_ref()?.find(number)
     }
 
+    /// Prefetches what [`find`](Self::find) needs for this number.
+    #[inline]
+    pub(crate) fn prefetch_number(&self, number: u32) {
+        if let Some(numbers) = &self.numbers {
+            numbers.prefetch(number);
+        }
+    }
+
+    /// Prefetches the first `bytes` of the object in a slot, without touching it.
+    #[inline]
+    pub(crate) fn prefetch(&self, at: SlotId, bytes: usize) {
+        if let Some(slot) = self.slot(at) {
+            prefetch(slot, core::mem::offset_of!(Slot<T>, object) + bytes);
+        }
+    }
+
     /// Returns the id of an object of this device, if it came without a tag; others as they are.
     #[inline]
     pub(crate) fn tagged(&self, id: Id) -> Id {
@@ -279,22 +312,28 @@ impl<T> Table<T> {
     /// Returns the slot of an object.
     #[inline]
     pub(crate) fn slot_of(&self, id: Id) -> Option<SlotId> {
-        let at = SlotId(id.index() & SLOT_MASK);
-        let slot = self.slot(at)?;
-        let fresh = slot.generation << SLOT_BITS == id.index() & !SLOT_MASK;
-        (fresh && id.device() == self.device && slot.object.is_some()).then_some(at)
+        self.get(id).map(|_| SlotId(id.index() & SLOT_MASK))
     }
 
     /// Returns an object.
     #[inline]
     pub(crate) fn get(&self, id: Id) -> Option<&T> {
-        self.at(self.slot_of(id)?)
+        let slot = self.slot(SlotId(id.index() & SLOT_MASK))?;
+        if !slot.is_of(id) || id.device() != self.device {
+            return None;
+        }
+        slot.object.as_ref()
     }
 
     /// Returns an object.
     #[inline]
     pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
-        self.at_mut(self.slot_of(id)?)
+        let device = self.device;
+        let slot = self.slot_mut(SlotId(id.index() & SLOT_MASK))?;
+        if !slot.is_of(id) || id.device() != device {
+            return None;
+        }
+        slot.object.as_mut()
     }
 
     /// Returns the object in a slot.

@@ -135,7 +135,8 @@ struct PdInner {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        // A device that refuses keeps it until it is closed. So do all drops of this room.
+        // A device that refuses to destroy an object keeps it until the device is closed; the other
+        // drops of this room leave it so, too.
         let _ = self.context.device().destroy_pd(self.handle);
     }
 }

@@ -287,6 +287,17 @@ pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
         false
     }
 
+    /// Number of PSNs by which packets of a peer may come before others; 0 if these are dropped.
+    fn reorder_span(&self) -> u32 {
+        0
+    }
+
+    /// Agrees that packets of a queue pair are sprayed over several paths, or, with a peer that
+    /// drops those that come before others, take one; returns whether they are sprayed.
+    fn agree_spraying(&self, _qp: QpHandle, _agreed: bool) -> bool {
+        false
+    }
+
     /// Takes a queue pair from RESET or INIT to RTS, connected to a peer.
     fn connect(&self, qp: QpHandle, peer: &Endpoint, how: &Connect) -> Result<(), ConnectError> {
         let psn = how.psn.or_else(|| self.initial_psn(qp)).ok_or(ConnectError::NotFound)?;

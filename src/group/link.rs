@@ -335,7 +335,7 @@ impl<P: Pipe> Link<P> {
         }
         self.detach(false, now);
         let is_same = hello.incarnation == self.peer;
-        // What the peer has not received of what is kept goes over this connection.
+        // Kept messages that the peer has not received go over this connection.
         let kept_from = self.sent - self.pending.len() as u64;
         let received = heard.checked_sub(kept_from).and_then(|count| usize::try_from(count).ok());
         let received = received.filter(|count| *count <= self.pending.len());

@@ -85,7 +85,8 @@ fn connect_qp(prepared: &Prepared, own: &Offer, peer: &Offer) -> Result<(), Erro
     let gid_index = u8::try_from(index).unwrap_or_default();
     let how = Connect::default().mtu(mtu.ok_or(Error::Foreign)?).gid_index(gid_index);
     let how = how.retry_cnt(RetryCount(Bits::low(prepared.retries().into())));
-    let how = how.selective_repeat(hello::offers_selective_repeat(&peer.hello));
+    let agreed = [own, peer].iter().all(|side| hello::offers_selective_repeat(&side.hello));
+    let how = how.selective_repeat(agreed);
     Ok(qp.connect(&peer.end, &how)?)
 }
 

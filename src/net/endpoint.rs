@@ -15,6 +15,7 @@ use super::offers::Offers;
 use super::shared::{ConnectionInfo, Prepared};
 use crate::connect::{self, ConnectionManager, Options};
 use crate::device::{Context, Mr, MrSlice, Pd};
+use crate::engine;
 use crate::link::interface::interfaces;
 use crate::link::{OpenError, Spec, fault, route};
 use crate::nic::SoftNic;
@@ -81,6 +82,31 @@ impl Endpoint {
     /// A soft NIC can be tried on a bad network: `udp:192.0.2.1?loss=1%,dup=1%` does so to the
     /// packets that it sends, as [`fault`] describes.
     pub fn open(name: &str) -> Result<Self, Error> {
+        Self::open_with(name, |_| {})
+    }
+
+    /// Opens a device by its name, as [`open`](Self::open) does; `configure` may change the
+    /// configuration of a soft NIC: its congestion control, recovery or limits. A card has its own.
+    ///
+    /// ```no_run
+    /// use roce::engine::RecoveryOptions;
+    /// use roce::engine::congestion::Settings;
+    /// use roce::net::Endpoint;
+    ///
+    /// // As `roce serve --cc dcqcn --line-rate 10G` has it, or as ROCE_CC and its like say.
+    /// let variable = |name: &str| std::env::var(name).ok();
+    /// let congestion = Settings::read(|name| variable(&Settings::variable(name)))?;
+    /// let recovery = RecoveryOptions::parse(variable)?;
+    /// let endpoint = Endpoint::open_with("udp:192.0.2.1", |config| {
+    ///     congestion.apply(config);
+    ///     recovery.apply(config);
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open_with(
+        name: &str,
+        configure: impl FnOnce(&mut engine::Config),
+    ) -> Result<Self, Error> {
         if let Some(card) = name.strip_prefix("verbs:") {
             let context = Context::new(RdmaNic::open(card)?);
             return Self::new(context.clone()).or_else(|_| Self::over_tcp(context));
@@ -93,7 +119,10 @@ impl Endpoint {
         if name.contains('?') {
             link = fault::inject(link, &faults);
         }
-        Self::new(Arc::new(SoftNic::start(link)?))
+        let nic = SoftNic::start_with(link, configure)?;
+        // Without it `roce devices` does not show the NIC.
+        let _ = nic.publish_status(device);
+        Self::new(Arc::new(nic))
     }
 
     /// Uses a device, and connects by its connection manager: peers find it by its IP addresses.
@@ -127,9 +156,9 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// The soft NIC from which an address is reached. Where another process has the address that
-    /// the route names, and the peer is on this machine, at a loopback address or another one, it
-    /// is at a loopback address that is free.
+    /// Returns the soft NIC from which an address is reached. If another user's process has the
+    /// address that the route names, and the peer is on this machine, at a loopback address or
+    /// another one, the NIC is at a free loopback address.
     pub fn towards(peer: SocketAddr) -> Result<Self, Error> {
         let source = route::route_to(peer, None)?.source;
         let source = source.ok_or_else(|| Error::Spec(format!("no route leads to {peer}")))?;
@@ -235,7 +264,6 @@ impl Endpoint {
                 let held = manager.connect(qp, to, &options)?;
                 let (ring, private_data) =
                     hello::parse(held.private_data()).ok_or(Error::Foreign)?;
-                prepared.agree(held.private_data());
                 let private_data = private_data.to_vec();
                 let (local, peer) = (held.local_addr(), held.peer_addr());
                 let info = ConnectionInfo { local, peer, private_data };
@@ -272,7 +300,7 @@ fn is_own(address: IpAddr) -> bool {
     address.is_loopback() || interfaces.iter().any(|it| it.addresses.contains(&address))
 }
 
-/// An endpoint at the first loopback address that no process has.
+/// Returns an endpoint at the first loopback address that no other user's process has.
 fn free_loopback() -> Result<Endpoint, Error> {
     let mut last = Error::Spec("no loopback address is free".to_owned());
     for host in 2..=254 {

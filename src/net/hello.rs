@@ -17,26 +17,28 @@ pub(super) const TOTAL: usize = BYTES + PRIVATE_DATA_MAX;
 // The REQ of the connection manager has 56 bytes for both.
 const _: () = assert!(TOTAL == 56);
 
-/// Marks the last byte of a hello that says what else its side can do, if the program's private
-/// data leave room for it. Peers that do not know of it ignore it.
-const CAN: u8 = 0xa0;
-const SELECTIVE_REPEAT: u8 = 1;
+/// Offset of the length of the program's private data.
+const LEN_AT: usize = 6;
+
+/// Last byte of a hello whose side does selective repeat, where the program's private data leave
+/// room for it: the mark of such a byte, and a bit. Peers that do not know the mark ignore it.
+const SELECTIVE_REPEAT: u8 = 0xa0 | 1;
 
 /// Says in a hello that this side does selective repeat.
 pub(super) fn offer_selective_repeat(hello: &mut [u8; TOTAL]) {
-    let has_room = usize::from(hello[6]) < PRIVATE_DATA_MAX;
+    let has_room = usize::from(hello[LEN_AT]) < PRIVATE_DATA_MAX;
     if let [.., last] = hello
         && *last == 0
         && has_room
     {
-        *last = CAN | SELECTIVE_REPEAT;
+        *last = SELECTIVE_REPEAT;
     }
 }
 
 /// Whether the side of a hello does selective repeat.
 pub(super) fn offers_selective_repeat(hello: &[u8]) -> bool {
-    let has_room = hello.get(6).is_some_and(|len| usize::from(*len) < PRIVATE_DATA_MAX);
-    has_room && hello.get(TOTAL - 1) == Some(&(CAN | SELECTIVE_REPEAT))
+    let has_room = hello.get(LEN_AT).is_some_and(|len| usize::from(*len) < PRIVATE_DATA_MAX);
+    has_room && hello.get(TOTAL - 1) == Some(&SELECTIVE_REPEAT)
 }
 
 /// A hello: the own ring, and the program's private data.
@@ -97,7 +99,7 @@ mod tests {
         let rkey = RKey::new(1);
         let ring = PeerRing { addr: 1, rkey, size: 1 << 16, writes: 300, send_max: 1 << 18 };
         for len in [0, 1, PRIVATE_DATA_MAX - 1, PRIVATE_DATA_MAX] {
-            let data = vec![CAN | SELECTIVE_REPEAT; len];
+            let data = vec![SELECTIVE_REPEAT; len];
             let mut bytes = emit(&ring, &data);
             assert!(!offers_selective_repeat(&bytes), "{len} bytes, without");
             offer_selective_repeat(&mut bytes);

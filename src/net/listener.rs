@@ -336,7 +336,6 @@ impl Request {
         match by {
             RequestBy::Cm(request) => {
                 let ring = hello::parse(request.private_data()).ok_or(Error::Foreign)?.0;
-                prepared.agree(request.private_data());
                 let local = Some(request.local_addr());
                 let qp = prepared.qp.handle();
                 let mut options = Options::with_private_data(&hello);

@@ -134,8 +134,8 @@
 //!
 //! A soft NIC speaks for an IP address. [`Listener::bind`] has one at the address that it is given,
 //! or at all addresses of the machine for `0.0.0.0`, and [`Connection::connect`] one at the address
-//! from which the peer is reached. One process of a machine can have an address at a time (UDP port
-//! 4791). Where the server on the same machine has it, the client takes a free loopback address, as
+//! from which the peer is reached. Processes of one user share an address (UDP port 4791). If a
+//! server of another user on the same machine has it, the client takes a free loopback address, as
 //! 127.0.0.2. An [`Endpoint`] is for other devices, and for other sizes and times.
 #![forbid(unsafe_code)]
 

@@ -123,7 +123,7 @@ impl Device for SoftNic {
     }
 
     fn create_channel(&self) -> io::Result<Channel> {
-        Ok(Channel(Arc::new(EventQueue::<CqHandle>::new()?)))
+        Ok(Channel(Arc::new(EventQueue::<CqHandle>::driving(Arc::downgrade(&self.shared))?)))
     }
 
     fn create_cq_on(&self, capacity: usize, channel: &Channel) -> Result<CqHandle, CreateError> {
@@ -222,6 +222,14 @@ impl Device for SoftNic {
 
     fn agree_selective_repeat(&self, qp: QpHandle, agreed: bool) -> bool {
         self.shared.core().engine.agree_selective_repeat(qp, agreed)
+    }
+
+    fn reorder_span(&self) -> u32 {
+        self.shared.core().engine.config().reorder_span()
+    }
+
+    fn agree_spraying(&self, qp: QpHandle, agreed: bool) -> bool {
+        self.shared.core().engine.agree_spraying(qp, agreed)
     }
 
     fn query_qp(&self, qp: QpHandle) -> Option<QpAttr> {

@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use super::shared::Shared;
 use crate::device::Events;
 
 /// A queue of events that a thread can wait for, by a call or by `poll` on its descriptor.
@@ -18,12 +19,23 @@ pub struct EventQueue<T> {
     events: Mutex<VecDeque<T>>,
     /// Counts the events.
     counter: OwnedFd,
+    /// The NIC that a waiting thread drives.
+    nic: Weak<Shared>,
 }
 
 impl<T> EventQueue<T> {
     pub(super) fn new() -> io::Result<Self> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
-        Ok(Self { events: Mutex::default(), counter: eventfd(0, flags)? })
+        Ok(Self { events: Mutex::default(), counter: eventfd(0, flags)?, nic: Weak::new() })
+    }
+
+    /// Creates a queue whose waiting threads drive a NIC.
+    pub(super) fn driving(nic: Weak<Shared>) -> io::Result<Self> {
+        Ok(Self { nic, ..Self::new()? })
+    }
+
+    fn has_events(&self) -> bool {
+        !self.events.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     pub(super) fn push(&self, event: T) {
@@ -42,6 +54,11 @@ impl<T> EventQueue<T> {
 
 impl<T: fmt::Debug + Send + 'static> Events<T> for EventQueue<T> {
     fn wait(&self, timeout: Option<Duration>) -> io::Result<Option<T>> {
+        if timeout != Some(Duration::ZERO)
+            && let Some(nic) = self.nic.upgrade()
+        {
+            nic.drive_until(|| self.has_events());
+        }
         loop {
             if let Some(event) = self.take() {
                 return Ok(Some(event));
@@ -73,21 +90,21 @@ pub(super) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -
     }
 }
 
-/// Waits until one of up to four descriptors is readable; returns which are. After a signal, all
+/// Waits until one of up to five descriptors is readable; returns which are. After a signal, all
 /// may be.
 pub(super) fn which_readable(
     fds: &[BorrowedFd<'_>],
     timeout: Option<Duration>,
-) -> io::Result<[bool; 4]> {
+) -> io::Result<[bool; 5]> {
     let polled = |at: usize| {
         let flags = if at < fds.len() { PollFlags::IN } else { PollFlags::empty() };
         PollFd::from_borrowed_fd(*fds.get(at).unwrap_or(&fds[0]), flags)
     };
-    let mut polled = [polled(0), polled(1), polled(2), polled(3)];
+    let mut polled = [polled(0), polled(1), polled(2), polled(3), polled(4)];
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     match poll(&mut polled, timeout.as_ref()) {
         Ok(_) => Ok(polled.map(|fd| !fd.revents().is_empty())),
-        Err(rustix::io::Errno::INTR) => Ok([true; 4]),
+        Err(rustix::io::Errno::INTR) => Ok([true; 5]),
         Err(error) => Err(error.into()),
     }
 }

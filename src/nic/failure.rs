@@ -1,9 +1,9 @@
 //! Failure of the NIC: a thread panics while it works on it, or its link fails.
 //!
-//! What it worked on may be half changed, so no thread uses it any more: the NIC has failed for
-//! good. The panicking thread signals that while it unwinds, and so does the thread that finds the
-//! link broken. The progress thread then reports `DEVICE_FATAL`, wakes all threads that wait for
-//! completions, and ends; every later call is [refused](Refusal).
+//! The state that the thread worked on may be half changed, so no thread uses it afterwards: the
+//! NIC has failed for good. The panicking thread signals that while it unwinds, and so does the
+//! thread that finds the link broken. The progress thread then reports `DEVICE_FATAL`, wakes all
+//! threads that wait for completions, and ends; every later call is [refused](Refusal).
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};

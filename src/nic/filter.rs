@@ -1,6 +1,7 @@
 //! Filter of received packets: the QPN filter and multicast groups.
 //!
-//! Both change with the receiving half locked, so that the last change is the state of the engine.
+//! Both change while the receiving half is locked, so that after the last change they agree with
+//! the engine.
 
 use std::io;
 
@@ -11,8 +12,8 @@ use crate::verbs::{CreateError, DestroyError, Errno, QpHandle};
 use crate::wire::{Gid, Qpn};
 
 impl Shared {
-    /// Sets the link's QPN filter to the queue pairs that there are. A new one is in it before the
-    /// program learns its number, so no packet to it is missed.
+    /// Sets the link's QPN filter to the queue pairs that exist. A new queue pair is in it before
+    /// the program learns its number, so no packet to it is missed.
     pub(super) fn set_qpn_filter(&self) {
         if self.signals.has_failed() || !self.has_qpn_filter {
             return;

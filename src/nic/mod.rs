@@ -17,6 +17,8 @@
 //! | `raw_eth.rs` | raw packet queue pairs |
 //! | `failure.rs` | panics and broken links |
 //! | `spin.rs` | when a busy poller gives up its core |
+//! | `status` | status for other processes of the user |
+//! | `wait.rs` | when a thread that waits for an event drives before it sleeps |
 //!
 //! ```
 //! use roce::device::{Context, Rc};
@@ -61,8 +63,10 @@ mod progress;
 mod raw_eth;
 mod shared;
 mod spin;
+pub mod status;
 mod timed_mutex;
 mod transmit;
+mod wait;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -82,12 +86,14 @@ use crate::link::{AddressFds, Link, Port, Thread};
 use crate::memory::AccessError;
 use crate::time::Instant;
 use crate::verbs::{
-    Access, AsyncEvent, CqHandle, CreateError, KeyError, MrAttr, MrHandle, PdHandle, Sge, SrqAttr,
-    SrqHandle, Wc,
+    Access, AsyncEvent, CqHandle, CreateError, KeyError, MrAttr, MrHandle, PdHandle, QpHandle, Sge,
+    SrqAttr, SrqHandle, Wc,
 };
+use crate::wire::Qpn;
 use gsi::GsiCloser;
 use port::PortWatch;
 use shared::Shared;
+use status::StatusSocket;
 use transmit::Tx;
 
 /// Maximum time for which a delayed ACK waits for a reply of a program that polls: a few round
@@ -192,6 +198,11 @@ impl SoftNic {
         self.shared.address_fds()
     }
 
+    /// Returns the queue pair with a QPN.
+    pub fn qp_by_number(&self, qpn: Qpn) -> Option<QpHandle> {
+        self.shared.core().engine.qp_by_number(qpn)
+    }
+
     /// Returns the counters of the engine.
     pub fn counters(&self) -> Counters {
         self.shared.core().engine.counters().clone()
@@ -200,6 +211,13 @@ impl SoftNic {
     /// Returns the counters of the link.
     pub fn link_counters(&self) -> Vec<(&'static str, u64)> {
         self.shared.link_counters()
+    }
+
+    /// Publishes the NIC's [status] under the name `device`: processes of this user and of root can
+    /// read it. Only the first call has an effect.
+    pub fn publish_status(&self, device: &str) -> io::Result<()> {
+        self.shared.publish_status(StatusSocket::new(device)?);
+        Ok(())
     }
 
     /// Changes the protection domain, the memory or the access rights of a memory region, as given.
@@ -275,9 +293,10 @@ impl SoftNic {
         if !failed {
             core.deliver();
         }
+        let is_urgent = core.engine.has_urgent_transmit();
         drop(core);
         if has_sends {
-            self.shared.posted();
+            self.shared.posted(is_urgent);
         }
         done
     }
@@ -287,6 +306,13 @@ impl SoftNic {
     #[inline]
     pub fn has_failed(&self) -> bool {
         self.shared.signals.has_failed()
+    }
+
+    /// Drives the NIC from the calling thread until `has_event` returns true, for 50 µs at most;
+    /// returns whether it did. Returns at once if the thread's last waits were long: the caller
+    /// then sleeps.
+    pub fn drive_until(&self, has_event: impl FnMut() -> bool) -> bool {
+        self.shared.drive_until(has_event)
     }
 
     /// Transmits what was deferred to the next poll: the caller will not poll again.
@@ -307,17 +333,17 @@ impl SoftNic {
     }
 
     fn post_to<T: Refusal>(&self, command: impl FnOnce(&mut Core) -> T) -> T {
-        let (done, work) = {
+        let (done, work, is_urgent) = {
             let mut core = self.shared.core();
             if self.has_failed() {
                 return T::refused();
             }
             let done = command(&mut core);
             core.deliver();
-            (done, core.work(Instant::ZERO))
+            (done, core.work(Instant::ZERO), core.engine.has_urgent_transmit())
         };
         if work.has_tx {
-            self.shared.posted();
+            self.shared.posted(is_urgent);
         } else {
             self.shared.signals.wake_before(work.deadline);
         }

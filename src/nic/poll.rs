@@ -8,6 +8,10 @@ use super::shared::{RxGuard, Shared};
 use super::timed_mutex::TimedGuard;
 use crate::time::Instant;
 
+/// Minimum number of completions of a poll that show a stream. Its sender's window is a few times
+/// as large: ACKs that waited for further polls would stall the sender.
+const STREAM: usize = 16;
+
 /// Result of receiving.
 pub(super) struct Received {
     /// Whether packets had arrived.
@@ -15,15 +19,15 @@ pub(super) struct Received {
     /// Number of completions that were taken then.
     count: usize,
     /// Work that is left.
-    work: Work,
+    pub(super) work: Work,
 }
 
 impl Shared {
     /// Drives RX and TX from the polling thread; `take` takes completions.
     ///
     /// If there are some, TX is deferred to the next poll: responses go out together with the
-    /// requests that the program posts in its turn. A poll that finds nothing takes each lock at
-    /// most once.
+    /// requests that the program posts in its turn. Those to a stream go out at once. A poll that
+    /// finds nothing takes each lock at most once.
     pub(super) fn poll(&self, mut take: impl FnMut(&mut Core) -> usize) -> usize {
         let word = self.signals.load();
         if word.has_failed() {
@@ -50,7 +54,10 @@ impl Shared {
             now = rx.as_ref().map_or(now, TimedGuard::since);
             Received { count, work, .. } = self.receive(rx, now, work, take);
         }
-        if count > 0 && work.has_tx {
+        if count >= STREAM && work.has_tx {
+            self.take_deferred();
+            self.transmit(now);
+        } else if count > 0 && work.has_tx {
             self.claim(polls);
             self.defer_or_transmit(match deferred {
                 DeferredTx::Responses => DeferredTx::Requests,
@@ -76,7 +83,7 @@ impl Shared {
     }
 
     /// Whether the sending half held packets back that it wants to send by now.
-    fn is_tx_due(&self, now: Instant) -> bool {
+    pub(super) fn is_tx_due(&self, now: Instant) -> bool {
         self.tx_deadline.load(Ordering::Relaxed) <= now.as_nanos()
     }
 
@@ -86,9 +93,16 @@ impl Shared {
         self.signals.take_deferred() != DeferredTx::None
     }
 
-    /// Requests were posted: they go out with the next poll of a busy poller, or at once.
-    pub(super) fn posted(&self) {
-        self.defer_or_transmit(DeferredTx::Requests);
+    /// Requests were posted. They go out at once if they are
+    /// [urgent](crate::engine::Engine::has_urgent_transmit), because a busy poller may compute before
+    /// its next poll; others go out with that poll, or at once if there is no busy poller.
+    pub(super) fn posted(&self, is_urgent: bool) {
+        if is_urgent && self.signals.load().is_polled() {
+            self.take_deferred();
+            self.transmit_urgent(self.now());
+        } else {
+            self.defer_or_transmit(DeferredTx::Requests);
+        }
     }
 
     /// Defers TX to the next poll while a poller drives, so that it goes out together with what

@@ -101,13 +101,17 @@ impl Shared {
         let doorbell = self.signals.as_fd();
         let port = self.port_watch.as_ref().map_or(doorbell, PortWatch::fd);
         let members = self.members_fd().unwrap_or(doorbell);
-        let fds = [doorbell, port, members, self.rx_fd().as_fd()];
-        let fds = if for_packets { &fds[..] } else { &fds[..3] };
-        let [rung, port_changed, is_called, packets] =
-            which_readable(fds, timeout).unwrap_or([true; 4]);
+        let status = self.status_socket().map_or(doorbell, |socket| socket.as_fd());
+        let fds = [doorbell, port, members, status, self.rx_fd().as_fd()];
+        let fds = if for_packets { &fds[..] } else { &fds[..4] };
+        let [rung, port_changed, is_called, is_asked, packets] =
+            which_readable(fds, timeout).unwrap_or([true; 5]);
         let is_woken = self.signals.awake(rung);
         if is_called && self.members_fd().is_some() {
             self.serve_members();
+        }
+        if is_asked {
+            self.serve_status();
         }
         if port_changed {
             self.refresh_port();

@@ -10,11 +10,14 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
 use super::core::Core;
 use super::driver::{PollCounter, Signals};
 use super::failure::FailGuard;
 use super::gsi::GsiUser;
 use super::port::PortWatch;
+use super::status::StatusSocket;
 use super::timed_mutex::{TimedGuard, TimedMutex};
 use super::transmit::Tx;
 use crate::link::{AddressFds, Receiver};
@@ -34,8 +37,10 @@ pub(super) struct Shared {
     /// served.
     members_fd: Option<OwnedFd>,
     address_fds: AddressFds,
-    /// Receive descriptor once a multicast group was joined, if it is another one then.
+    /// Receive descriptor once a multicast group was joined: the link may have another one then.
     rx_fd_with_groups: OnceLock<OwnedFd>,
+    /// The socket where other processes ask for the status, if it is published.
+    status_socket: OnceLock<StatusSocket>,
     /// Whether the link filters packets by their queue pair.
     pub(super) has_qpn_filter: bool,
     /// Reports changes of the port.
@@ -44,9 +49,18 @@ pub(super) struct Shared {
     pub(super) polls: PollCounter,
     /// The user of queue pair 1, if that is open.
     pub(super) gsi: Mutex<Option<Arc<GsiUser>>>,
-    clock: std::time::Instant,
+    /// Time at which the NIC was started, in nanoseconds of [`monotonic`].
+    started: u64,
     /// A copy of [`Tx::deadline`] for pollers, in nanoseconds; the largest number if there is none.
     pub(super) tx_deadline: AtomicU64,
+}
+
+/// Returns the time of the system's monotonic clock, in nanoseconds: every poll asks it, and the
+/// standard library's takes four times the instructions.
+#[inline]
+pub(super) fn monotonic() -> u64 {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Monotonic);
+    tv_sec.cast_unsigned() * 1_000_000_000 + tv_nsec.cast_unsigned()
 }
 
 impl Shared {
@@ -71,19 +85,19 @@ impl Shared {
             address_fds,
             has_qpn_filter,
             rx_fd_with_groups: OnceLock::new(),
+            status_socket: OnceLock::new(),
             port_watch,
             signals,
             polls: PollCounter::new(),
             gsi: Mutex::new(None),
-            #[expect(clippy::disallowed_methods, reason = "here is where time comes from")]
-            clock: std::time::Instant::now(),
+            started: monotonic(),
             tx_deadline: AtomicU64::new(u64::MAX),
         }))
     }
 
-    /// The time since the NIC was started.
+    /// Returns the time since the NIC was started.
     pub(super) fn now(&self) -> Instant {
-        Instant::from_nanos(u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Instant::from_nanos(monotonic() - self.started)
     }
 
     pub(super) fn core(&self) -> FailGuard<'_, Core> {
@@ -114,22 +128,40 @@ impl Shared {
         }
     }
 
+    /// Begins to answer at a status socket, unless there is one already.
+    pub(super) fn publish_status(&self, socket: StatusSocket) {
+        if self.status_socket.set(socket).is_ok()
+            && let Some(socket) = self.status_socket()
+        {
+            // A forked child that kept it would seem to be the NIC's process.
+            self.address_fds.add(socket.as_fd());
+            self.signals.wake();
+        }
+    }
+
+    pub(super) fn status_socket(&self) -> Option<&StatusSocket> {
+        self.status_socket.get()
+    }
+
     /// The descriptor that is readable when packets have arrived.
     pub(super) fn rx_fd(&self) -> &OwnedFd {
         self.rx_fd_with_groups.get().unwrap_or(&self.rx_fd)
     }
 
-    /// The receiving half has joined a group, and may have another descriptor to wait for.
+    /// Updates the receive descriptor after the receiving half has joined a group: it may have
+    /// another one to wait for.
     pub(super) fn update_rx_fd(&self, receiver: &dyn Receiver) -> io::Result<()> {
         if self.rx_fd_with_groups.get().is_none() {
-            let _ = self.rx_fd_with_groups.set(receiver.fd().try_clone_to_owned()?);
+            let fd = receiver.fd().try_clone_to_owned()?;
+            self.address_fds.add(fd.as_fd());
+            let _ = self.rx_fd_with_groups.set(fd);
             self.signals.wake();
         }
         Ok(())
     }
 
-    /// The link has failed for good: reports it once, ends the progress thread, which would find
-    /// the link's descriptor readable for ever, and refuses later calls.
+    /// Reports once that the link has failed for good, ends the progress thread, which would find
+    /// the link's descriptor readable forever, and refuses later calls.
     #[cold]
     pub(super) fn fail(&self, core: &mut Core, error: &io::Error) {
         core.fail(error);
@@ -143,7 +175,7 @@ impl Shared {
         self.signals.stop();
     }
 
-    /// Returns what both halves of the link counted.
+    /// Returns the counters of both halves of the link.
     pub(super) fn link_counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.with_tx(|tx| tx.counters());
         counters.extend(self.receiver().counters());

@@ -1,4 +1,4 @@
-//! The numbers by which C reports failure. Linux's, since `libibverbs` is there and nowhere else.
+//! Error numbers of C functions. They are those of Linux, because `libibverbs` exists only there.
 
 use core::fmt;
 

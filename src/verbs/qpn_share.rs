@@ -1,4 +1,4 @@
-//! QPNs of one NIC among several at an address.
+//! The share of QPNs that one NIC has, among several NICs at an address.
 
 use crate::wire::Qpn;
 
@@ -10,8 +10,8 @@ const QPN_MASK: u32 = (1 << QPN_BITS) - 1;
 /// them; otherwise a NIC may use each.
 ///
 /// A QPN is multiplied by an odd number, and the highest bits of the product, modulo 2^24, are its
-/// slot. So the QPNs of a slot are spread over all of them, and who does not know the number cannot
-/// tell which they are.
+/// slot. So the QPNs of a slot are spread over the whole range, and a host that does not know the
+/// number cannot tell which they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpnShare {
     multiplier: u32,
@@ -40,7 +40,7 @@ impl QpnShare {
         }
     }
 
-    /// Returns the slot whose QPNs these are.
+    /// Returns the slot of this share.
     pub(crate) fn slot(self) -> u8 {
         self.slot
     }
@@ -56,7 +56,7 @@ impl QpnShare {
         self.slot_of(qpn) == self.slot
     }
 
-    /// Returns the number of QPNs.
+    /// Returns the number of QPNs in the share.
     pub fn count(self) -> usize {
         1 << (QPN_BITS - self.slot_bits)
     }

@@ -36,8 +36,8 @@ impl<P: Pipe> Link<P> {
         self.unacknowledged = 0;
     }
 
-    /// Ends the connection of a peer that has left, when that is known to have all acknowledgments,
-    /// or has gone. Returns whether there is none.
+    /// Ends the connection that was kept for a peer that has left, once the peer is known to have
+    /// all acknowledgments, is gone, or the deadline has passed. Returns whether none is kept.
     pub(super) fn poll_parting(&mut self, now: Instant) -> bool {
         let is_over = |Parting { pipe, deadline }: &mut Parting<P>| {
             pipe.is_delivered() || pipe.has_failed() || now >= *deadline
@@ -67,8 +67,8 @@ impl<P: Pipe> Link<P> {
         self.ending == Ending::Done
     }
 
-    /// Goes on with the end. Returns whether nothing is left to do: all is delivered and the peer
-    /// knows, or it is gone.
+    /// Continues the end of the link. Returns whether nothing is left to do: all messages are
+    /// delivered and the peer knows of the end, or the peer is gone.
     pub(in crate::group) fn poll_close(&mut self, now: Instant) -> bool {
         let Ending::Closing { was_connected } = self.ending else {
             return self.is_done();

@@ -79,12 +79,6 @@ impl Prepared {
         hello
     }
 
-    /// Agrees with the peer on what its hello offers.
-    pub(in crate::net) fn agree(&self, hello: &[u8]) {
-        let agreed = hello::offers_selective_repeat(hello);
-        self.qp.pd().context().device().agree_selective_repeat(self.qp.handle(), agreed);
-    }
-
     /// The connection, once the queue pair is connected.
     pub(in crate::net) fn connected(
         self,

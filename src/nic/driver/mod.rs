@@ -10,6 +10,9 @@
 //! | `BusyPolled` | polls, and keeps up | sleeps; [checks](poller) at growing intervals that it still polls | with the next poll |
 //! | `Assisted` | polls, but let packets wait | sleeps until packets come, and receives those that the program leaves | with the next poll, or within about a millisecond |
 //!
+//! Requests that are [urgent](crate::engine::Engine::has_urgent_transmit) wait for no poll: the
+//! posting thread sends them in every state.
+//!
 //! The thread performs an [`Action`], reports the [`Event`] that came of it, and gets the next
 //! action. What other threads tell it goes through the [shared word](word), which says why no
 //! wake-up is lost. What they poll is a hint ([`Polls`]): a stale value makes the NIC slow for a

@@ -169,7 +169,7 @@ pub(in crate::nic) type MustRing = bool;
 pub(in crate::nic) struct SharedWord(AtomicU64);
 
 impl SharedWord {
-    /// The progress thread is awake, and drives.
+    /// Returns the word of a new NIC: the progress thread is awake, and drives.
     pub(in crate::nic) fn new() -> Self {
         Self(AtomicU64::new(0))
     }
