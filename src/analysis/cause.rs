@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::observe::requester::recovery::Signal;
+
 /// Cause of a retransmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -21,6 +23,16 @@ pub enum RetransmissionCause {
     Spurious,
     /// None that the capture shows: no response asked for it, and it came too soon for a timeout.
     Unexplained,
+}
+
+impl From<Signal> for RetransmissionCause {
+    fn from(signal: Signal) -> Self {
+        match signal {
+            Signal::SequenceError => Self::SequenceNak,
+            Signal::ImpliedNak => Self::ImpliedNak,
+            Signal::RnrNak => Self::Rnr,
+        }
+    }
 }
 
 impl RetransmissionCause {

@@ -38,6 +38,9 @@ pub const ALL_HISTORY_MAX: usize = 1 << 18;
 /// Lost READ responses of a direction that are remembered until they are retransmitted.
 pub const MISSING_RESPONSES_MAX: usize = 256;
 
+/// Responses of a repeated answer that one response overtakes at the most.
+pub const STRAY_SKIPS_MAX: u64 = 8;
+
 /// READ responses of a direction whose frames are remembered.
 pub const RESPONSES_MAX: usize = 64;
 
@@ -49,7 +52,7 @@ pub const RECENT_ACKS_MAX: usize = 8;
 pub const ENDED_READS_MAX: usize = 16;
 
 /// Sequence-error NAKs of a direction that are remembered until the requester acts on them.
-pub const NAKS_MAX: usize = 8;
+pub const NAKS_MAX: usize = crate::observe::requester::recovery::NAKS_MAX;
 
 /// Losses of a direction that are remembered until it is certain that no late packet disproves
 /// them.

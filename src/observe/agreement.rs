@@ -36,6 +36,12 @@ pub struct Setup {
     /// First PSN of each end.
     #[serde(serialize_with = "serialize_psns")]
     pub starting_psns: [Option<Psn>; 2],
+    /// RNR retry counts that the active side and the passive side shall keep to.
+    #[serde(skip)]
+    pub(crate) rnr_retry_counts: [Option<u8>; 2],
+    /// READs and ATOMICs that the active side and the passive side may have in flight.
+    #[serde(skip)]
+    pub(crate) depths: [Option<u8>; 2],
 }
 
 fn serialize_psns<S: Serializer>(value: &[Option<Psn>; 2], out: S) -> Result<S::Ok, S::Error> {
@@ -52,10 +58,6 @@ pub(crate) struct Agreement {
     active_id: u32,
     passive_id: Option<u32>,
     pub(crate) setup: Setup,
-    /// RNR retry counts that the active side and the passive side shall keep to.
-    pub(crate) rnr_retry_counts: [Option<u8>; 2],
-    /// READs and ATOMICs that the active side and the passive side may have in flight.
-    pub(crate) depths: [Option<u8>; 2],
     /// Number of REQs that were captured.
     pub(crate) requests: u32,
     /// Whether something came back.
@@ -144,6 +146,7 @@ impl Agreements {
             retry_count: cm.retry_count,
             rnr_retry_count: cm.rnr_retry_count,
             starting_psns: [None, cm.starting_psn],
+            rnr_retry_counts: [None, cm.rnr_retry_count],
             ..Setup::default()
         };
         let id = self.push(Agreement {
@@ -154,8 +157,6 @@ impl Agreements {
             active_id: cm.local_comm_id,
             passive_id: None,
             setup,
-            rnr_retry_counts: [None, cm.rnr_retry_count],
-            depths: [None, None],
             requests: 1,
             is_answered: false,
             refusal: None,
@@ -181,9 +182,9 @@ impl Agreements {
         agreement.passive_qp = cm.qpn.map(|qpn| qpn.get());
         agreement.setup.reply_frame = Some(packet.frame);
         agreement.setup.starting_psns[0] = cm.starting_psn;
-        agreement.rnr_retry_counts[0] = cm.rnr_retry_count;
+        agreement.setup.rnr_retry_counts[0] = cm.rnr_retry_count;
         // What the passive side accepts, and what it will have in flight itself.
-        agreement.depths = [cm.responder_resources, cm.initiator_depth];
+        agreement.setup.depths = [cm.responder_resources, cm.initiator_depth];
         let qpn = agreement.passive_qp?;
         let request_frame = agreement.setup.request_frame.unwrap_or(packet.frame);
         self.by_id.insert((number(packet.source), cm.local_comm_id), id);

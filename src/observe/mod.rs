@@ -9,6 +9,7 @@
 //! - [`transmissions`]: request packets of one requester, in the order of their sequence numbers.
 //! - [`timing`], [`round_trip`]: times that hold for every requester, and those of one.
 //! - [`disorder`]: order of arrival at one point.
+//! - [`requester`]: what made a requester go back, or may have.
 //! - [`responses`]: READ and ATOMIC responses in the order in which a responder sends them.
 #![forbid(unsafe_code)]
 
@@ -18,6 +19,7 @@ pub(crate) mod end;
 pub(crate) mod fold_map;
 pub(crate) mod mtu;
 pub(crate) mod packet;
+pub(crate) mod requester;
 pub(crate) mod responses;
 pub(crate) mod round_trip;
 pub(crate) mod sequence;

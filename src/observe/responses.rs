@@ -195,10 +195,16 @@ impl ResponseRuns {
         Arrival::Due(Missing { tail, unanswered, head })
     }
 
+    /// Whether a later response came before this one, and this one did not come since. Only the
+    /// last [`LATE_MAX`] are remembered.
+    pub(crate) fn is_missing(&self, sequence: u64) -> bool {
+        self.missing.iter().any(|missing| missing.sequence == sequence)
+    }
+
     /// Whether a response came in the current run.
     fn has_come(&self, sequence: u64) -> bool {
-        let is_missing = self.missing.iter().any(|missing| missing.sequence == sequence);
-        !is_missing && self.current.is_some_and(|(run, next)| (run.first..next).contains(&sequence))
+        !self.is_missing(sequence)
+            && self.current.is_some_and(|(run, next)| (run.first..next).contains(&sequence))
     }
 
     /// Number of packets that are missing if a response begins the run that waits for it:

@@ -1,10 +1,10 @@
 //! Facts of a connection from the first pass that the judges need.
 
 use super::memory::HostId;
-use crate::analysis::{Connection, Endpoint, FlowNumber, Pairing};
+use crate::analysis::{Connection, Endpoint, FlowNumber, Pairing, Setup};
 use crate::observe::end::End;
 use crate::verbs::Mtu;
-use crate::wire::{Gid, Psn, Service};
+use crate::wire::{Gid, Service};
 
 /// The least of all path MTUs, in bytes.
 const MTU_LEAST: u32 = 256;
@@ -19,11 +19,10 @@ pub(super) struct Surveyed {
     pub(super) hosts: [HostId; 2],
     /// The requests of each end, and the responses to them.
     pub(super) directions: [Requests; 2],
-    /// The path MTU in bytes: as the connection manager agreed it, and as the packets imply it.
-    pub(super) agreed_mtu: Option<u16>,
+    /// Terms that the connection manager negotiated.
+    pub(super) setup: Setup,
+    /// The path MTU in bytes, as the packets imply it.
     implied_mtu: Option<u16>,
-    /// First PSN of each end, as the connection manager agreed it.
-    pub(super) starting_psns: [Option<Psn>; 2],
     /// The longest payload of a packet.
     pub(super) longest_payload: u16,
     /// The two queue pairs may belong to others.
@@ -50,7 +49,6 @@ fn path_mtu(bytes: u32) -> Option<u32> {
 
 impl Surveyed {
     pub(super) fn new(connection: &Connection, hosts: [HostId; 2], is_ambiguous: bool) -> Self {
-        let setup = connection.setup.as_ref();
         let directions = connection.directions.each_ref().map(|direction| Requests {
             is_requesting: direction.request_packets > 0,
             is_answered: direction.response_packets > 0,
@@ -65,9 +63,8 @@ impl Surveyed {
             ends: connection.ends.clone(),
             hosts,
             directions,
-            agreed_mtu: setup.and_then(|setup| setup.path_mtu),
+            setup: connection.setup.clone().unwrap_or_default(),
             implied_mtu: connection.path_mtu,
-            starting_psns: setup.map(|setup| setup.starting_psns).unwrap_or_default(),
             longest_payload: 0,
             is_ambiguous,
         }
@@ -86,8 +83,8 @@ impl Surveyed {
     pub(super) fn least_mtu(&self) -> u32 {
         // Where packets, or the set-up, show the path MTU, it does not depend on packets that the
         // capture may miss.
-        let is_shown =
-            self.implied_mtu.is_some() && (self.agreed_mtu.is_some() || self.largest_full() > 0);
+        let is_shown = self.implied_mtu.is_some()
+            && (self.setup.path_mtu.is_some() || self.largest_full() > 0);
         if is_shown { MTU_LEAST } else { u32::from(self.longest_payload).max(MTU_LEAST) }
     }
 
@@ -95,14 +92,14 @@ impl Surveyed {
     pub(super) fn path_mtu(&self) -> Option<Mtu> {
         let full = path_mtu(self.largest_full());
         let implied = self.implied_mtu.map(u32::from).filter(|&mtu| self.least_mtu() <= mtu);
-        let bytes = self.agreed_mtu.map(u32::from).or(full).or(implied)?;
+        let bytes = self.setup.path_mtu.map(u32::from).or(full).or(implied)?;
         Mtu::from_bytes(bytes as usize)
     }
 
     /// Whether the path MTU is what the PSNs behind READs imply: packets that the capture misses
     /// make it wrong.
     pub(super) fn is_mtu_guessed(&self) -> bool {
-        self.agreed_mtu.is_none() && path_mtu(self.largest_full()).is_none()
+        self.setup.path_mtu.is_none() && path_mtu(self.largest_full()).is_none()
     }
 
     /// The path MTU that packets fill: those of an end itself, or the responses to it. What the

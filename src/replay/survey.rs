@@ -38,6 +38,8 @@ pub struct Survey {
     flows: Vec<Option<(u32, bool)>>,
     /// Connections whose two queue pairs may belong to others.
     ambiguous: HashSet<FlowNumber>,
+    /// Connections with SACKs.
+    selective: HashSet<FlowNumber>,
     /// The hosts, by their addresses.
     hosts: HashMap<Gid, HostId>,
     /// The notes on all packets, if they were kept.
@@ -177,6 +179,11 @@ impl Survey {
         !self.ambiguous.is_empty() && self.ambiguous.contains(&flow)
     }
 
+    /// Whether a connection has SACKs: its ends do selective repeat.
+    pub(super) fn is_selective(&self, flow: FlowNumber) -> bool {
+        !self.selective.is_empty() && self.selective.contains(&flow)
+    }
+
     /// Whether a packet is damaged, so that its receiver drops it.
     pub fn is_damaged(&self, facts: &PacketFacts) -> bool {
         facts.icrc == IcrcVerdict::Bad && self.network.icrc_tells()
@@ -246,6 +253,8 @@ struct Seen {
 struct Flow {
     packets: u32,
     longest_payload: u16,
+    /// Whether it has SACKs whose ICRC is right or absent, and some whose ICRC is wrong.
+    has_sack: [bool; 2],
 }
 
 impl Surveyor {
@@ -301,13 +310,19 @@ impl Surveyor {
             no_connection: 0,
         };
         left_out.no_connection = self.packets.saturating_sub(noted + left_out.total());
+        let mut selective = HashSet::new();
         let places = flows.into_iter().enumerate().map(|(index, flow)| {
             let found = report.flow_of(FlowNumber::at(index)).and_then(|(flow, is_swapped)| {
                 let at = connections.binary_search_by_key(&flow, |it: &Surveyed| it.flow).ok()?;
                 Some((u32::try_from(at).ok()?, is_swapped))
             });
             match found.and_then(|(at, _)| connections.get_mut(at as usize)) {
-                Some(it) => it.longest_payload = it.longest_payload.max(flow.longest_payload),
+                Some(it) => {
+                    it.longest_payload = it.longest_payload.max(flow.longest_payload);
+                    let [has_good, has_bad] = flow.has_sack;
+                    let is_selective = has_good || has_bad && !network.icrc_tells();
+                    selective.extend(is_selective.then_some(it.flow));
+                }
                 None => left_out.beyond_limits += u64::from(flow.packets),
             }
             found
@@ -323,6 +338,7 @@ impl Surveyor {
             connections,
             flows,
             ambiguous,
+            selective,
             hosts,
             notes: self.notes.filter(NoteLog::is_whole),
             point: None,
@@ -365,6 +381,7 @@ impl Seen {
         flow.packets = flow.packets.saturating_add(1);
         let payload = u16::try_from(facts.payload_len).unwrap_or(u16::MAX);
         flow.longest_payload = flow.longest_payload.max(payload);
+        flow.has_sack[usize::from(facts.icrc == IcrcVerdict::Bad)] |= facts.is_sack();
     }
 }
 

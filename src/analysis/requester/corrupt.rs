@@ -3,8 +3,8 @@
 use core::ops::RangeInclusive;
 
 use super::limits::EVIDENCE_MAX;
-use super::recovery::Trigger;
 use super::{PacketFacts, PacketRole, Requester};
+use crate::observe::requester::recovery::Trigger;
 use crate::observe::timing::RTT_LEAST;
 use crate::time::Instant;
 
@@ -68,8 +68,7 @@ impl Corrupt {
 
     /// The packet that a NAK asks for, retransmitted for it.
     pub(super) fn retransmission_for(&self, trigger: &Trigger) -> Option<CorruptRequest> {
-        let is_it =
-            |it: &&CorruptRequest| it.sequence == trigger.sequence && it.frame > trigger.frame;
+        let is_it = |it: &&CorruptRequest| it.sequence == trigger.from && it.frame > trigger.frame;
         self.requests.iter().find(is_it).copied()
     }
 
@@ -110,7 +109,7 @@ impl Requester {
     pub(in crate::analysis) fn handle_corrupt(&mut self, packet: &PacketFacts) -> u64 {
         let sequence = self.sequence_of(packet.psn);
         self.count_corrupt(packet);
-        let near = self.progress.unacked.min(self.recovery.cursor)
+        let near = self.progress.unacked.min(self.recovery.cursor())
             ..self.next().saturating_add(EVIDENCE_MAX as u64 * 2);
         let is_near = self.progress.space.is_started() && near.contains(&sequence);
         if is_near && !packet.sightings().is_damaged_copy {

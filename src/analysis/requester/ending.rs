@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::progress::Seen;
-use super::recovery::Recovery;
+use super::recovery::Reaction;
 use super::{Budget, PacketFacts, Requester, RetransmissionCause, Scene};
 use crate::analysis::connection::Stall;
 use crate::analysis::evidence::Failure;
@@ -93,15 +93,14 @@ impl Requester {
         self.tell_all(core::iter::repeat(Outcome::InFlight), scene);
         let sequence = self.sequence_of(packet.psn);
         self.progress.space.set_next(sequence);
-        (self.recovery.cursor, self.progress.unacked) = (sequence, sequence);
-        (self.recovery.trigger, self.recovery.implied, self.recovery.open_timeout) =
-            (None, None, None);
-        self.recovery.naks.clear();
-        self.tentative = None;
+        self.progress.unacked = sequence;
+        self.recovery.set_cursor(sequence);
+        self.recovery.forget_triggers();
+        (self.reaction.open_timeout, self.tentative) = (None, None);
         self.reads.resynchronize();
         self.tell_open_losses(scene);
         self.sizes.resynchronize();
-        self.end_recovery();
+        self.reaction.is_recovering = false;
     }
 
     /// Forgets the packets in flight.
@@ -131,8 +130,8 @@ impl Requester {
         self.tell_open_losses(scene);
         let Some(ending) = ending else { return };
         let silence = end_time.saturating_since(ending.last_time);
-        self.statistics.is_given_up = self.recovery.repeats >= REPEATS_LEAST
-            && silence > self.recovery.attempt_interval.saturating_mul(3);
+        self.statistics.is_given_up = self.reaction.repeats >= REPEATS_LEAST
+            && silence > self.reaction.attempt_interval.saturating_mul(3);
         let Some(first) = self.messages.first() else { return };
         let told = first.message(scene.flow, scene.requester, ending.outcome);
         self.evidence().failure = Some(Failure {
@@ -158,7 +157,7 @@ impl Requester {
     /// up: its silence is longer than it waited before.
     fn ending(&self, end_time: Instant) -> Option<Ending> {
         let first = self.messages.first()?;
-        let Recovery { attempts, attempts_since, attempt_interval, pass_cause, .. } = self.recovery;
+        let Reaction { attempts, attempts_since, attempt_interval, cause, .. } = self.reaction;
         if let Some(Seen { time: last_time, frame: last_frame }) = self.not_ready.last()
             && last_time >= self.progress.last_request.time
         {
@@ -178,7 +177,7 @@ impl Requester {
         let Seen { time: last_time, frame: last_frame } = self.progress.last_request;
         let silence = end_time.saturating_since(last_time);
         let is_over = silence > attempt_interval.saturating_mul(3) || attempts >= RETRIES_MAX;
-        let is_timeout = pass_cause == Some(RetransmissionCause::Timeout);
+        let is_timeout = cause == Some(RetransmissionCause::Timeout);
         let (outcome, first_time) = (Outcome::RetryExceeded, attempts_since);
         let ending = Ending { outcome, attempts, first_time, last_time, last_frame, is_over };
         (is_over || (is_timeout && attempts > 1)).then_some(ending)
@@ -190,24 +189,28 @@ impl Requester {
         timer.map(|timer| Duration::from_micros(timer.micros().into())).unwrap_or_default()
     }
 
-    /// READs whose responses the capture missed: later requests were answered, and the requester
-    /// did not go back.
+    /// Ends READs that seem to wait for responses although later requests were answered and the
+    /// requester did not go back: it has the responses, and the capture may miss some.
     fn accept_missing_responses(&mut self, scene: &mut Scene<'_>) {
         while let Some(read) = self.messages.first_read() {
-            let (first, last, end) = (read.first, read.last, read.responses_end);
+            let (first, last, end) = (read.first, read.last, read.passed_end);
             let is_passed = self.progress.unacked > last + 1
-                && self.recovery.attempts == 0
-                && self.recovery.cursor > last + 1;
+                && self.reaction.attempts == 0
+                && self.recovery.cursor() > last + 1;
             if !is_passed {
                 break;
             }
-            let count =
-                self.reads.missing_in(first..=last).count() as u64 + (last + 1).saturating_sub(end);
+            let missing = self.reads.missing_in(first..=last);
+            // Responses that the requester seemed to drop passed the capture point.
+            let missing = missing.filter(|response| self.reads.runs.is_missing(*response));
+            let count = missing.count() as u64 + (last + 1).saturating_sub(end);
             self.statistics.not_captured += count;
             self.losses.disprove_all(|loss| loss.is_response_in(first..=last));
             let (time, frame) = (self.answers.last.time, self.answers.last.frame);
             self.messages.end_first_read((time, frame));
-            self.evidence().not_captured.push(frame);
+            if count > 0 {
+                self.evidence().not_captured.push(frame);
+            }
         }
         self.complete(scene);
     }

@@ -30,6 +30,9 @@ pub(super) struct Inflight {
     pub(super) end: Option<(Instant, u64)>,
     /// Sequence number behind the last response of a READ that was seen.
     pub(super) responses_end: u64,
+    /// Sequence number behind the last response of a READ that passed the capture point, whether
+    /// the requester took it or not.
+    pub(super) passed_end: u64,
     /// Number of requests of a READ or ATOMIC, the network's copies included.
     pub(super) requests: u32,
 }
@@ -215,6 +218,7 @@ impl InflightMessages {
             retransmitted_bytes: 0,
             end: None,
             responses_end: sequence,
+            passed_end: sequence,
             requests: 1,
         };
         // Packets between were not captured, and a message began in them.
@@ -293,13 +297,6 @@ impl InflightMessages {
         }
     }
 
-    /// READs and ATOMICs whose response is not complete, in the order of their sequence numbers.
-    pub(super) fn open_reads(&self) -> impl Iterator<Item = &Inflight> {
-        let none = self.reads == 0;
-        let all = self.list.iter().filter(move |_| !none);
-        all.filter(|message| message.needs_response() && message.end.is_none())
-    }
-
     /// READs and ATOMICs in flight.
     pub(super) fn reads(&self) -> u32 {
         self.reads
@@ -316,10 +313,12 @@ impl InflightMessages {
         }
     }
 
-    /// Ends the first READ or ATOMIC whose response is not complete.
+    /// Ends the first READ or ATOMIC whose response is not complete: the one that
+    /// [`first_read`](Self::first_read) returns, also where hostile PSNs gave two messages the same
+    /// sequence number.
     pub(super) fn end_first_read(&mut self, at: (Instant, u64)) {
-        let mut open = self.list.iter_mut().filter(|m| m.needs_response() && m.end.is_none());
-        if let Some(message) = open.next() {
+        let is_open = |message: &&mut Inflight| message.needs_response() && message.end.is_none();
+        if let Some(message) = self.list.iter_mut().find(is_open) {
             message.end = Some(at);
             self.reads -= 1;
         }
@@ -327,9 +326,7 @@ impl InflightMessages {
 
     /// The first READ or ATOMIC whose response is not complete.
     pub(super) fn first_read(&self) -> Option<&Inflight> {
-        if self.reads == 0 {
-            return None;
-        }
-        self.open_reads().next()
+        let is_open = |message: &&Inflight| message.needs_response() && message.end.is_none();
+        if self.reads == 0 { None } else { self.list.iter().find(is_open) }
     }
 }

@@ -12,7 +12,6 @@ use super::records::RecordFlags;
 use super::{
     Certainty, LossNote, LossPlace, LostBetween, PacketFacts, PacketRole, Requester, Scene,
 };
-use crate::observe::transmissions::Spanning;
 
 /// One loss, before it is told.
 #[derive(Clone, Copy, Debug)]

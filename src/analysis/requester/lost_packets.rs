@@ -5,11 +5,11 @@ use super::corrupt::CorruptResponse;
 use super::limits::MISSING_RESPONSES_MAX;
 use super::losses::{Loss, Sign};
 use super::records::RecordFlags;
-use super::recovery::{Asked, OpenTimeout, Trigger};
+use super::recovery::OpenTimeout;
 use super::{LossPlace, PacketFacts, PacketRole, Requester, RetransmissionCause, Scene};
+use crate::observe::requester::recovery::{Asked, Signal, Trigger};
 use crate::observe::responses::Missing;
 use crate::observe::timing::TIMEOUT_LEAST;
-use crate::observe::transmissions::Spanning;
 use crate::time::Instant;
 
 impl Requester {
@@ -22,21 +22,20 @@ impl Requester {
         packet: &PacketFacts,
         scene: &mut Scene<'_>,
     ) {
-        let trigger =
-            trigger.filter(|trigger| trigger.sequence <= sequence.max(self.progress.unacked));
+        let trigger = trigger.filter(|trigger| trigger.from <= sequence.max(self.progress.unacked));
         let proof = trigger.map_or(packet.frame, |trigger| trigger.frame);
-        let from = trigger.map_or(sequence, |trigger| trigger.sequence.min(sequence));
+        let from = trigger.map_or(sequence, |trigger| trigger.from.min(sequence));
         let skipped = self.report_skipped(from, proof, scene);
         let skipped = skipped | self.report_corrupt(from, proof, scene);
         if cause == RetransmissionCause::Rnr {
             return;
         }
         match trigger {
-            Some(Trigger { asked: Asked::Told | Asked::Late | Asked::Dropped, .. }) => {}
+            Some(Trigger { asked: Asked::Served | Asked::Late | Asked::Dropped, .. }) => {}
             Some(trigger) if trigger.asked == Asked::Passed => {
-                self.report_not_seen(trigger.sequence, packet.frame, scene);
+                self.report_not_seen(trigger.from, packet.frame, scene);
             }
-            Some(trigger) if trigger.cause == RetransmissionCause::SequenceNak => {
+            Some(trigger) if trigger.signal == Signal::SequenceError => {
                 self.judge_nak(&trigger, cause, packet, scene);
             }
             Some(_) => self.report_passed(packet.frame, scene),
@@ -82,7 +81,7 @@ impl Requester {
         packet: &PacketFacts,
         scene: &mut Scene<'_>,
     ) {
-        let (sequence, resent) = (trigger.sequence, self.corrupt.retransmission_for(trigger));
+        let (sequence, resent) = (trigger.from, self.corrupt.retransmission_for(trigger));
         if sequence < self.progress.unacked && cause == RetransmissionCause::SequenceNak {
             // The responder has it before it is retransmitted: it was late behind the capture
             // point.
@@ -244,7 +243,7 @@ impl Requester {
         let tail = (self.next().saturating_sub(1), self.progress.last_request.frame);
         let timeout = OpenTimeout { sequence, frame: packet.frame, tail, is_read };
         if is_read {
-            self.recovery.open_timeout.get_or_insert(timeout);
+            self.reaction.open_timeout.get_or_insert(timeout);
             return;
         }
         let now = packet.time;
@@ -262,7 +261,7 @@ impl Requester {
             let loss = Loss::of(corrupt.role, corrupt.sequence, proof).corrupt(corrupt.frame);
             return self.report(loss, Sign::Gap, scene);
         }
-        if sequence == self.recovery.cursor {
+        if sequence == self.recovery.cursor() {
             // It had gone back before, and what it retransmitted then ended before this.
             return self.report_not_seen(sequence, proof, scene);
         }
@@ -276,7 +275,7 @@ impl Requester {
             }
             return;
         }
-        self.recovery.open_timeout.get_or_insert(timeout);
+        self.reaction.open_timeout.get_or_insert(timeout);
     }
 
     /// Decides what an earlier timeout was about, when `acknowledged` is the first sequence number
@@ -287,12 +286,12 @@ impl Requester {
         packet: &PacketFacts,
         scene: &mut Scene<'_>,
     ) {
-        let Some(timeout) = self.recovery.open_timeout.take() else { return };
+        let Some(timeout) = self.reaction.open_timeout.take() else { return };
         if acknowledged <= timeout.sequence {
-            self.recovery.open_timeout = Some(timeout);
+            self.reaction.open_timeout = Some(timeout);
             return;
         }
-        let since = packet.time.saturating_since(self.recovery.attempt_time);
+        let since = packet.time.saturating_since(self.recovery.rewind().time);
         if since >= TIMEOUT_LEAST.max(self.round_trip.smoothed().saturating_mul(SLOW_ROUND_TRIPS)) {
             // It answers long after the last retransmission came: it has what was sent before, and
             // is slow.
@@ -303,7 +302,7 @@ impl Requester {
         }
         let proof = timeout.frame;
         let until = acknowledged.min(self.next());
-        if self.progress.records.any(self.recovery.cursor, until, RecordFlags::ACK_REQUEST) {
+        if self.progress.records.any(self.recovery.cursor(), until, RecordFlags::ACK_REQUEST) {
             // The responder has what was not retransmitted yet: it had got it, and the
             // acknowledgement that this asked for was lost before the capture point.
             let loss = Loss::of(PacketRole::Ack, acknowledged - 1, proof).proven();
@@ -316,7 +315,7 @@ impl Requester {
         }
         // If the responder has all that was captured, and none of it asked for an acknowledgement,
         // what did is missing.
-        let is_all = acknowledged > self.recovery.cursor && sequence < acknowledged;
+        let is_all = acknowledged > self.recovery.cursor() && sequence < acknowledged;
         let loss = if is_all {
             Loss::request(self.next(), proof)
         } else {

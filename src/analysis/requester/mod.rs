@@ -7,8 +7,8 @@
 //!   of them a READ takes; [`InflightMessages`]: the messages that they belong to.
 //! - [`Answers`]: acknowledgements and NAKs; [`ReadResponses`]: responses with data;
 //!   [`NotReady`]: RNR NAKs.
-//! - [`Recovery`]: where it went back to, and why; [`RoundTrip`]: times that tell one cause from
-//!   another.
+//! - [`Recovery`]: where it went back to, and what asks for that; [`Reaction`]: why it did so;
+//!   [`RoundTrip`]: times that tell one cause from another.
 //! - [`Corrupt`], [`Losses`]: what was damaged and what was lost, until that is told.
 //!
 //! A packet enters by `handle_request`, `handle_response` or `handle_unreliable`.
@@ -45,7 +45,7 @@ use not_ready::NotReady;
 use progress::Progress;
 use read_responses::ReadResponses;
 use read_sizes::ReadSizes;
-use recovery::{Recovery, Tentative};
+use recovery::{Reaction, Tentative};
 pub(super) use responses::role_of;
 
 use super::budget::Budget;
@@ -55,6 +55,7 @@ use super::{
     Certainty, End, FlowNumber, LossNote, LossPlace, LostBetween, Message, PacketFacts, PacketRole,
     RethFacts, RetransmissionCause, Sink, limits,
 };
+use crate::observe::requester::recovery::Recovery;
 use crate::observe::round_trip::RoundTrip;
 use crate::wire::{Psn, Role, Service};
 
@@ -86,6 +87,7 @@ pub(super) struct Requester {
     reads: ReadResponses,
     not_ready: NotReady,
     recovery: Recovery,
+    reaction: Reaction,
     /// A rewind of one packet so far: the next packet shows whether that was late instead.
     tentative: Option<Box<Tentative>>,
     round_trip: RoundTrip,
@@ -162,7 +164,7 @@ impl Requester {
     /// Whether a response may make it go back, so that the round trips of the other end matter.
     #[inline]
     pub(super) fn is_asked_to_go_back(&self) -> bool {
-        self.recovery.trigger.or(self.recovery.implied).is_some()
+        self.recovery.is_asked()
     }
 
     /// Takes the round-trip time of the requests of the other end.

@@ -1,14 +1,14 @@
 //! Responses that make a requester go back: NAKs, RNR NAKs, and responses that imply a NAK.
 
-use core::ops::RangeInclusive;
+use core::time::Duration;
 
 use super::answers::LastNak;
 use super::progress::Seen;
 use super::records::RecordFlags;
-use super::recovery::{Asked, Trigger};
-use super::{PacketFacts, Requester, RetransmissionCause, Scene, Verdict};
+use super::{PacketFacts, Requester, Scene, Verdict};
 use crate::analysis::evidence::Refusal;
 use crate::analysis::message::Outcome;
+use crate::observe::requester::recovery::{Asked, Signal, Trigger};
 use crate::time::Instant;
 use crate::wire::aeth::{Answer, NakCode, RnrTimer};
 
@@ -29,76 +29,29 @@ impl Requester {
     /// The response `missing` did not come before a later one.
     pub(super) fn imply_nak(&mut self, missing: u64, packet: &PacketFacts) {
         // One that it went back for, and requested again since, counts anew.
-        let requested =
-            self.progress.records.get(missing).map_or(Instant::ZERO, |record| record.time);
-        let is_known = |known: Trigger| known.sequence == missing && known.time >= requested;
+        let requested = self.sent(missing);
+        let is_known = |known: Trigger| known.from == missing && known.time >= requested;
         // For one that came late it goes back as well, to request all that is missing behind it.
         let is_going_back = |known: Trigger| {
             matches!(known.asked, Asked::Late | Asked::Replayed) && known.is_current(packet.time)
         };
         if self.is_recovering(packet.time)
-            || self.recovery.implied.is_some_and(|known| is_known(known) || is_going_back(known))
+            || self
+                .recovery
+                .open(Signal::ImpliedNak)
+                .is_some_and(|known| is_known(known) || is_going_back(known))
         {
             return;
         }
-        let (time, frame) = (packet.time, packet.frame);
-        let (cause, sequence) = (RetransmissionCause::ImpliedNak, missing);
         let is_overtaken = self.sequence_of(packet.psn) > missing;
         let asked = if is_overtaken { Asked::Missing } else { Asked::Presumed };
-        self.recovery.implied = Some(Trigger { cause, sequence, time, frame, asked });
+        let implied = Trigger::new(Signal::ImpliedNak, missing, (packet.time, packet.frame));
+        self.recovery.handle(Trigger { asked, ..implied }, requested);
     }
 
-    /// The response that was missing came, one of `answered`, to a READ or ATOMIC that was
-    /// requested so many times. The requester goes back for it all the same, if a later one came to
-    /// it before (§9.7.5.1.1).
-    pub(super) fn answer_implied(
-        &mut self,
-        answered: RangeInclusive<u64>,
-        requests: u32,
-        packet: &PacketFacts,
-    ) {
-        let now = packet.time;
-        let is_presumed = |known: &mut Trigger| {
-            known.asked == Asked::Presumed && known.sequence <= *answered.end()
-        };
-        self.recovery.implied.take_if(is_presumed);
-        let implied = self.recovery.implied.as_mut();
-        let Some(implied) = implied.filter(|known| answered.contains(&known.sequence)) else {
-            return;
-        };
-        if implied.asked == Asked::Missing {
-            implied.asked = if requests < 2 { Asked::Late } else { Asked::Replayed };
-        }
-        if !implied.is_current(now) {
-            self.recovery.implied = None;
-        }
-    }
-
-    /// Notes a SACK: the requester retransmits what is missing as far as its bitmap reaches, and
-    /// nothing else.
-    fn note_sack(&mut self, sequence: u64, packet: &PacketFacts) {
-        let end = sequence + 1 + u64::from(packet.payload_len) * 8;
-        let (time, frame) = (packet.time, packet.frame);
-        let (cause, asked) = (RetransmissionCause::SequenceNak, Asked::Missing);
-        self.recovery.sack = Some((Trigger { cause, sequence, time, frame, asked }, end));
-    }
-
-    fn set_trigger(&mut self, cause: RetransmissionCause, sequence: u64, packet: &PacketFacts) {
-        let (time, frame) = (packet.time, packet.frame);
-        // After an RNR NAK some responders report the packets behind as out of sequence.
-        let stays = [cause, RetransmissionCause::Rnr];
-        let is_sent_since = |before: &Trigger| {
-            self.progress.records.get(sequence).is_some_and(|record| record.time > before.time)
-        };
-        if let Some(trigger) = self.recovery.trigger
-            && trigger.sequence == sequence
-            && stays.contains(&trigger.cause)
-            && !is_sent_since(&trigger)
-        {
-            return;
-        }
-        self.recovery.trigger =
-            Some(Trigger { cause, sequence, time, frame, asked: Asked::Missing });
+    /// Time when a packet was transmitted last.
+    fn sent(&self, sequence: u64) -> Instant {
+        self.progress.records.get(sequence).map_or(Instant::ZERO, |record| record.time)
     }
 
     /// Whether a NAK or RNR NAK is a copy of the previous one that the network made: the same
@@ -144,7 +97,7 @@ impl Requester {
             return;
         }
         if packet.is_sack() {
-            self.note_sack(sequence, packet);
+            self.recovery.handle_sack(Trigger::of_sack(packet, sequence));
         } else {
             let slot = usize::try_from(code.code().get()).unwrap_or(0);
             if let Some(counter) = self.statistics.naks.get_mut(slot) {
@@ -168,7 +121,6 @@ impl Requester {
             if resent.is_none() {
                 self.messages.forget_requests(sequence);
             }
-            self.set_trigger(RetransmissionCause::SequenceNak, sequence, packet);
             self.add_sequence_nak(sequence, before, packet);
             self.complete(scene);
         } else {
@@ -186,30 +138,34 @@ impl Requester {
         record.map(|record| record.time)
     }
 
-    /// Remembers a sequence-error NAK. If the one before it named an earlier packet, and this one
-    /// was sent before that came, the earlier packet arrived late, without being retransmitted, and
-    /// the responder had dropped this one.
+    /// Takes a sequence-error NAK. If the one before it named an earlier packet, and this one was
+    /// sent before that came, the earlier packet arrived late, without being retransmitted, and the
+    /// responder had dropped this one.
     fn add_sequence_nak(&mut self, sequence: u64, before: Option<LastNak>, packet: &PacketFacts) {
-        let (cause, time) = (RetransmissionCause::SequenceNak, packet.time);
-        let (frame, mut asked) = (packet.frame, Asked::Missing);
         let record =
             self.progress.records.get(sequence).filter(|it| it.is_seen() && it.missing == 0);
-        if let (Some(before), Some(record)) = (before, record)
-            && before.sequence < sequence
-            && record.time <= before.time
-            && self.recovery.pass_frame < before.frame
-        {
-            asked = Asked::Dropped;
+        let is_late = |before: &LastNak| {
+            before.sequence < sequence
+                && record.is_some_and(|record| record.time <= before.time)
+                && self.recovery.rewind().frame < before.frame
+        };
+        let late = before.filter(is_late);
+        let mut nak = Trigger::new(Signal::SequenceError, sequence, (packet.time, packet.frame));
+        nak.asked = if late.is_some() { Asked::Dropped } else { Asked::Missing };
+        let sent = self.sent(sequence);
+        // After an RNR NAK some responders report the packets behind as out of sequence.
+        let is_waiting = self.recovery.refusal().is_some_and(|it| {
+            it.signal == Signal::RnrNak && it.from == sequence && sent <= it.time
+        });
+        if !is_waiting {
+            self.recovery.handle(nak, sent);
+        }
+        if let Some(before) = late {
             self.disprove_nak(before.sequence);
             self.recovery.mark_late(before.sequence);
             self.note_late_behind(before.sequence, before.frame);
         }
-        if let Some(trigger) = &mut self.recovery.trigger
-            && trigger.frame == frame
-        {
-            trigger.asked = asked;
-        }
-        self.recovery.add_nak(Trigger { cause, sequence, time, frame, asked });
+        self.recovery.remember_nak(nak);
     }
 
     /// The responder has the first transmission of a packet that a NAK named: it was late, and not
@@ -279,6 +235,8 @@ impl Requester {
         evidence.rnr_timers_differ |= evidence.rnr_timer.is_some_and(|known| known != timer);
         evidence.rnr_timer.get_or_insert(timer);
         self.not_ready.refuse(Seen { time: packet.time, frame: packet.frame });
-        self.set_trigger(RetransmissionCause::Rnr, sequence, packet);
+        let rnr = Trigger::new(Signal::RnrNak, sequence, (packet.time, packet.frame));
+        let wait = Duration::from_micros(timer.micros().into());
+        self.recovery.handle(Trigger { timer: wait, ..rnr }, self.sent(sequence));
     }
 }

@@ -1,6 +1,6 @@
 //! Packets that a requester sent, and how far they are acknowledged.
 
-use super::records::Record;
+use super::records::Marks;
 use crate::observe::disorder::Disorder;
 use crate::observe::sequence::PsnSpace;
 use crate::observe::transmissions::Transmissions;
@@ -21,7 +21,7 @@ pub(super) struct Progress {
     pub(super) unacked: u64,
     /// Frame that acknowledged the last request that is: an ACK, a NAK or a response; 0: none.
     pub(super) frame: u64,
-    pub(super) records: Transmissions<Record>,
+    pub(super) records: Transmissions<Marks>,
     /// PSNs that were skipped and are not known yet to be lost or missed by the capture.
     pub(super) gaps: u64,
     /// Packets that were skipped while others around them were retransmitted, and of which that is

@@ -1,9 +1,10 @@
 //! READ responses and ATOMIC acknowledgements that a requester was sent, and those that are
 //! missing.
 
+use core::ops::Range;
 use std::collections::VecDeque;
 
-use super::limits::{ENDED_READS_MAX, MISSING_RESPONSES_MAX, RESPONSES_MAX};
+use super::limits::{ENDED_READS_MAX, MISSING_RESPONSES_MAX, RESPONSES_MAX, STRAY_SKIPS_MAX};
 use crate::observe::responses::ResponseRuns;
 
 /// A READ or ATOMIC that ended lately.
@@ -34,8 +35,43 @@ pub(super) struct ReadResponses {
     lost_between: Vec<u64>,
     /// READs and ATOMICs that ended lately.
     ended: VecDeque<EndedRead>,
-    /// The last response that belonged to no request that is known.
-    pub(super) stray: Option<u64>,
+    /// The answer that the responder repeats, if the last response belongs to one.
+    pub(super) stray: Option<StrayRun>,
+}
+
+/// Responses to a request that was answered before or was not captured: the responder sends all
+/// of them, in order.
+#[derive(Clone, Debug)]
+pub(super) struct StrayRun {
+    last: u64,
+    /// Responses before the last one that did not come yet.
+    skipped: Range<u64>,
+}
+
+impl StrayRun {
+    /// Returns the run of a response, which is the first of it that was captured.
+    pub(super) fn new(sequence: u64) -> Self {
+        Self { last: sequence, skipped: 0..0 }
+    }
+
+    /// Takes a response; returns whether it belongs to the run: it is the next one, one that
+    /// overtook a few, or one that was overtaken.
+    pub(super) fn take(&mut self, sequence: u64) -> bool {
+        let next = self.last + 1;
+        if (next..=next + STRAY_SKIPS_MAX).contains(&sequence) {
+            if sequence > next {
+                self.skipped = next..sequence;
+            }
+            self.last = sequence;
+            return true;
+        }
+        self.skipped.contains(&sequence)
+    }
+
+    /// Whether a response has the sequence number of the last one.
+    pub(super) fn is_last(&self, sequence: u64) -> bool {
+        self.last == sequence
+    }
 }
 
 impl ReadResponses {
@@ -65,11 +101,6 @@ impl ReadResponses {
         self.ended.iter().rposition(|read| (read.first..=read.last).contains(&sequence))
     }
 
-    /// Whether a sequence number is of a READ or ATOMIC that ended lately.
-    pub(super) fn has_ended(&self, sequence: u64) -> bool {
-        self.ended(sequence).is_some()
-    }
-
     /// Whether the READ or ATOMIC that ended lately and has a sequence number was requested more
     /// than once.
     pub(super) fn is_ended_repeated(&self, sequence: u64) -> Option<bool> {
@@ -84,7 +115,7 @@ impl ReadResponses {
     }
 
     /// Adds responses that are missing, as many as there is room for.
-    pub(super) fn add_missing(&mut self, sequences: core::ops::Range<u64>) {
+    pub(super) fn add_missing(&mut self, sequences: Range<u64>) {
         let room = MISSING_RESPONSES_MAX.saturating_sub(self.missing.len());
         self.missing.extend(sequences.take(room));
     }
@@ -114,7 +145,7 @@ impl ReadResponses {
     }
 
     /// Forgets responses that are missing and are requested again.
-    pub(super) fn request_again(&mut self, sequences: core::ops::Range<u64>) {
+    pub(super) fn request_again(&mut self, sequences: Range<u64>) {
         self.missing.retain(|missing| !sequences.contains(missing));
     }
 

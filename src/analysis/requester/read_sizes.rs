@@ -2,7 +2,6 @@
 
 use super::{PacketFacts, Requester};
 use crate::observe::mtu::{MTUS, least_mtu, responses_of};
-use crate::observe::transmissions::Spanning;
 use crate::wire::{OpcodeInfo, Operation};
 
 /// A READ whose number of responses is not certain.
@@ -160,8 +159,8 @@ impl Requester {
             && record.sequence == read
         {
             record.span = u32::try_from(span).unwrap_or(u32::MAX);
-            if self.recovery.cursor == self.next() {
-                self.recovery.cursor = read + span;
+            if self.recovery.cursor() == self.next() {
+                self.recovery.set_cursor(read + span);
             }
             self.progress.space.set_next(read + span);
         }
@@ -173,13 +172,15 @@ impl Requester {
     /// A READ has another number of sequence numbers than was guessed.
     pub(super) fn resize_read(&mut self, read: u64, span: u64) {
         let span32 = u32::try_from(span).unwrap_or(u32::MAX);
-        let end = |requester: &Self| requester.progress.records.get(read).map(Spanning::end);
+        let end =
+            |requester: &Self| requester.progress.records.get(read).map(|record| record.end());
         let was_at_end =
-            end(self) == Some(self.recovery.cursor) && self.recovery.cursor < self.next();
+            end(self) == Some(self.recovery.cursor()) && self.recovery.cursor() < self.next();
         let Some((before, after)) = self.progress.records.resize(read, span32) else { return };
         self.progress.gaps = self.progress.gaps.saturating_sub(before) + after;
         if was_at_end {
-            self.recovery.cursor = end(self).unwrap_or(self.recovery.cursor);
+            let cursor = end(self).unwrap_or_else(|| self.recovery.cursor());
+            self.recovery.set_cursor(cursor);
         }
         if let Some(message) = self.messages.find_mut(read) {
             message.last = message.first + span - 1;
@@ -204,9 +205,10 @@ impl Requester {
         message.last = message.first + span - 1;
         let (end, last) =
             (record.end(), UncertainRead { sequence: record.sequence, length: reth.length });
-        let is_at_end = self.recovery.cursor == self.next();
+        let is_at_end = self.recovery.cursor() == self.next();
         self.progress.space.set_next(end);
-        self.recovery.cursor = if is_at_end { end } else { self.recovery.cursor.min(end) };
+        let cursor = if is_at_end { end } else { self.recovery.cursor().min(end) };
+        self.recovery.set_cursor(cursor);
         if mtu == 0 && self.sizes.responses_most(last.length) > 1 {
             self.sizes.unsized_read = Some(last);
         }

@@ -1,25 +1,16 @@
 //! The request packets of one direction that are in flight or were so recently.
 
-use crate::observe::transmissions::{Spanning, Transmissions};
-use crate::time::Instant;
+use super::PacketFacts;
+use crate::observe::transmissions::{Sent, Transmissions};
 
 /// One PSN, or the PSNs of a READ, or PSNs that were skipped.
+pub(super) type Record = Sent<Marks>;
+
+/// Facts of a packet beside its transmissions.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Record {
-    /// The first sequence number.
-    pub(super) sequence: u64,
-    /// Number of sequence numbers: 1, or as many as a READ has responses, or as were skipped.
-    pub(super) span: u32,
+pub(super) struct Marks {
     /// The digest of the packet; see [`PacketFacts::digest`](super::super::PacketFacts::digest).
     pub(super) digest: u32,
-    /// Time of the last transmission; for PSNs that were skipped, the time when that was noticed.
-    pub(super) time: Instant,
-    /// The frame of its last transmission; of PSNs that were skipped, the one that shows it.
-    pub(super) frame: u64,
-    /// Pass of the sender in which it was transmitted last.
-    pub(super) pass: u32,
-    /// Number of transmissions that were captured. 0: never seen.
-    pub(super) transmissions: u16,
     /// Number of times that it was sent and did not come to the capture point, as packets behind it
     /// show.
     pub(super) missing: u8,
@@ -46,6 +37,19 @@ bitflags::bitflags! {
 }
 
 impl Record {
+    /// Returns a packet in its first transmission.
+    pub(super) fn seen(sequence: u64, span: u32, pass: u32, packet: &PacketFacts) -> Self {
+        let marks = Marks { digest: packet.digest, missing: 0, flags: RecordFlags::empty() };
+        Self::new(sequence, span, pass, packet, marks)
+    }
+
+    /// Returns PSNs that a packet shows to be skipped.
+    pub(super) fn skipped(sequence: u64, end: u64, pass: u32, packet: &PacketFacts) -> Self {
+        let span = u32::try_from(end - sequence).unwrap_or(u32::MAX);
+        let marks = Marks { digest: 0, missing: 1, flags: RecordFlags::empty() };
+        Self { transmissions: 0, ..Self::new(sequence, span, pass, packet, marks) }
+    }
+
     /// Number of PSNs that were skipped and are not known yet to be lost or missed by the capture.
     pub(super) fn open_gap(&self) -> u64 {
         let known = RecordFlags::NOT_CAPTURED | RecordFlags::LOSS_REPORTED;
@@ -64,18 +68,8 @@ impl Record {
     }
 }
 
-impl Spanning for Record {
-    fn sequence(&self) -> u64 {
-        self.sequence
-    }
-
-    fn end(&self) -> u64 {
-        self.sequence + u64::from(self.span)
-    }
-}
-
 /// Records without gaps: what was skipped has records of its own.
-impl Transmissions<Record> {
+impl Transmissions<Marks> {
     /// Whether a record that begins at or behind `from` and before `to`, or that `from` lies in,
     /// has one of these flags.
     pub(super) fn any(&self, from: u64, to: u64, flags: RecordFlags) -> bool {
@@ -102,7 +96,8 @@ impl Transmissions<Record> {
         let mut open = 0;
         if left > 0 {
             let flags = read.flags & RecordFlags::LOSS_REPORTED;
-            let none = Record { digest: 0, transmissions: 0, flags, ..read };
+            let marks = Marks { digest: 0, flags, ..read.marks };
+            let none = Record { transmissions: 0, marks, ..read };
             let gap =
                 Record { sequence: sequence + u64::from(span), span: left, ..gap.unwrap_or(none) };
             open = gap.open_gap();

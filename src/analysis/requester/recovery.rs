@@ -1,58 +1,16 @@
-//! Recovery of one requester: where it went back to, and what made it do so.
+//! Reaction of one requester to losses, and rewinds of which it is open whether they are any.
 
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use super::limits::NAKS_MAX;
-use super::losses::OpenLoss;
 use super::records::{Record, RecordFlags};
 use super::spurious::Round;
 use super::{PacketFacts, Requester, RetransmissionCause};
 use crate::observe::disorder::Disorder;
+use crate::observe::requester::recovery::{Recovery, Signal, Trigger};
 use crate::observe::round_trip::RoundTrip;
-use crate::observe::timing::{RTT_LEAST, TIMEOUT_LEAST};
+use crate::observe::timing::COPY_MOST;
 use crate::time::{Instant, nanos};
-
-/// A response that makes the requester go back.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Trigger {
-    pub(super) cause: RetransmissionCause,
-    /// Sequence number that it goes back to: the PSN of the NAK, or the first response that is
-    /// missing.
-    pub(super) sequence: u64,
-    pub(super) time: Instant,
-    pub(super) frame: u64,
-    pub(super) asked: Asked,
-}
-
-impl Trigger {
-    /// Whether the requester may still go back for it: what is settled counts only while the
-    /// requester can be about to.
-    pub(super) fn is_current(&self, now: Instant) -> bool {
-        matches!(self.asked, Asked::Missing | Asked::Presumed | Asked::Passed | Asked::Dropped)
-            || now.saturating_since(self.time) < TIMEOUT_LEAST
-    }
-}
-
-/// State of the packet that a [`Trigger`] asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
-    /// Not arrived.
-    Missing,
-    /// Not arrived when one before it arrives: it may be on its way.
-    Presumed,
-    /// Arrived after all, later than packets that were sent after it: it was not lost.
-    Late,
-    /// The answer to a copy of its request came: it was lost, or is late.
-    Replayed,
-    /// The requester went back, though not as far: the loss is told.
-    Told,
-    /// Arrived while an earlier one was missing, so that the responder dropped it.
-    Dropped,
-    /// The requester went on since: it had gone back, and what it retransmitted did not come to the
-    /// capture point.
-    Passed,
-}
 
 /// A timeout of which it is not known yet what was lost.
 #[derive(Clone, Copy, Debug)]
@@ -69,39 +27,19 @@ pub(super) struct OpenTimeout {
 
 /// Reaction of a requester to losses.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Recovery {
-    /// Sequence number that it sends next, unless it goes back.
-    pub(super) cursor: u64,
-    /// Number of times that the requester went back, and why it did so last.
-    pub(super) pass: u32,
-    pub(super) pass_start: u64,
-    pub(super) pass_cause: Option<RetransmissionCause>,
-    /// The frame with which it went back last.
-    pub(super) pass_frame: u64,
+pub(super) struct Reaction {
+    /// Cause of the last rewind.
+    pub(super) cause: Option<RetransmissionCause>,
     /// Whether it went back and has had no response in order since: it drops others, and goes back
     /// for none of them.
     pub(super) is_recovering: bool,
-    /// A response that has been missing since it went back, although a later one came.
-    pub(super) unanswered: Option<u64>,
     /// Responses that it dropped since it went back.
     pub(super) dropped: VecDeque<u64>,
-    /// Sequence number behind the last response to what it had requested before it went back.
-    pub(super) dropped_end: u64,
-    /// The last NAK or RNR NAK that the requester has not acted on yet.
-    pub(super) trigger: Option<Trigger>,
-    /// The last sequence-error NAKs that it has not acted on, also those of what is acknowledged by
-    /// now.
-    pub(super) naks: VecDeque<Trigger>,
-    /// The last SACK, and the end of what it reports on.
-    pub(super) sack: Option<(Trigger, u64)>,
-    /// The implied NAK that the requester has not acted on yet.
-    pub(super) implied: Option<Trigger>,
     pub(super) open_timeout: Option<OpenTimeout>,
     /// Last round of retransmissions that no response asked for.
     pub(super) round: Option<Round>,
-    /// Rewinds since the last progress, and the time of the last one.
+    /// Rewinds since the last progress.
     pub(super) attempts: u32,
-    pub(super) attempt_time: Instant,
     /// Times that it went back to the same packet, and sent nothing new in between.
     pub(super) repeats: u32,
     /// The time of the first of these rewinds.
@@ -110,57 +48,13 @@ pub(super) struct Recovery {
     pub(super) attempt_interval: Duration,
 }
 
-impl Recovery {
-    /// Remembers a sequence-error NAK.
-    pub(super) fn add_nak(&mut self, nak: Trigger) {
-        if self.naks.len() >= NAKS_MAX {
-            self.naks.pop_front();
-        }
-        self.naks.push_back(nak);
-    }
-
-    /// Takes back what was changed at `time`, and keeps what came since.
-    fn restore(&mut self, before: Self, time: Instant) {
-        let since = core::mem::replace(self, before);
-        let newer = |known: Option<Trigger>| known.filter(|known| known.time > time);
-        self.pass = since.pass;
-        self.trigger = newer(since.trigger).or(self.trigger);
-        self.implied = newer(since.implied).or(self.implied);
-        for nak in since.naks.into_iter().filter(|nak| nak.time > time) {
-            self.add_nak(nak);
-        }
-        if since.attempts == 0 {
-            self.attempts = 0;
-        }
-    }
-
-    /// A packet that a NAK names arrived at the responder after all.
-    pub(super) fn mark_late(&mut self, sequence: u64) {
-        let naks = self.naks.iter_mut().chain(&mut self.trigger);
-        for nak in naks.filter(|nak| nak.sequence == sequence) {
-            nak.asked = Asked::Late;
-        }
-    }
-
-    /// The NAK that names a sequence number and that the requester has not acted on, or one that
-    /// names what was acknowledged since: the requester goes back to the first that is not, as far
-    /// as it knows then.
-    pub(super) fn nak_of(&self, sequence: u64, unacked: u64, now: Instant) -> Option<Trigger> {
-        let is_it = |nak: &&Trigger| {
-            (nak.sequence == sequence || (nak.sequence < sequence && sequence <= unacked))
-                && now.saturating_since(nak.time) < NAK_REACTION
-        };
-        self.naks.iter().rev().find(is_it).copied()
-    }
-}
-
 /// Packets that a rewind repeats, or with which it goes on behind packets that did not come, and
 /// that did not come before. If the packet behind them does not follow, or is new, the network
 /// delivered them late.
 #[derive(Clone, Debug)]
 pub(super) struct Tentative {
     /// The state before it.
-    pub(super) before: Recovery,
+    pub(super) before: (Recovery, Reaction),
     pub(super) round_trip: RoundTrip,
     pub(super) disorder: Disorder,
     /// Consecutive packets, one at least.
@@ -185,26 +79,11 @@ pub(super) struct TentativePacket {
 }
 
 impl Requester {
-    /// The requester goes back: once for each loss.
-    pub(super) fn begin_recovery(&mut self) {
-        let recovery = &mut self.recovery;
-        recovery.is_recovering = true;
-        recovery.unanswered = None;
-        recovery.dropped.clear();
-        recovery.dropped_end = self.answers.last.sequence + 1;
-    }
-
-    /// A response came in order.
-    pub(super) fn end_recovery(&mut self) {
-        self.recovery.is_recovering = false;
-        self.recovery.unanswered = None;
-    }
-
     /// Whether the requester went back and waits for what it requested again. If it waits for
     /// longer than its timeout takes, the capture has missed the response.
     pub(super) fn is_recovering(&self, now: Instant) -> bool {
-        let since = now.saturating_since(self.recovery.attempt_time);
-        self.recovery.is_recovering && since < self.round_trip.timeout_least()
+        let since = now.saturating_since(self.recovery.rewind().time);
+        self.reaction.is_recovering && since < self.round_trip.timeout_least()
     }
 
     /// Decides whether tentative packets were retransmitted or late, now that `packet` with the
@@ -216,13 +95,13 @@ impl Requester {
         let Some(first) = tentative.packets.first().map(|first| first.record.sequence) else {
             return false;
         };
-        let (end, cursor) = (tentative.end, tentative.before.cursor);
+        let (end, cursor) = (tentative.end, tentative.before.0.cursor());
         let (is_forward, now) = (first > cursor, packet.time);
         let record = self.progress.records.get(next).copied();
         let is_copy = |record: &Record| {
             record.is_seen()
                 && record.digest == packet.digest
-                && now.saturating_since(record.time) < RTT_LEAST
+                && now.saturating_since(record.time) <= COPY_MOST
         };
         if (first..end).contains(&next) && record.as_ref().is_some_and(is_copy) {
             self.tentative = Some(tentative);
@@ -265,9 +144,8 @@ impl Requester {
     /// Whether a NAK named the packet at `first`, and the requester has had the time to go back for
     /// it: before it sends a new packet it does so, and what came since was that.
     fn has_reacted(&self, tentative: &Tentative, first: u64, now: Instant) -> bool {
-        let is_it =
-            |nak: &Trigger| (nak.cause, nak.sequence) == (RetransmissionCause::SequenceNak, first);
-        let Some(nak) = tentative.before.trigger.filter(is_it) else { return false };
+        let is_it = |nak: &Trigger| (nak.signal, nak.from) == (Signal::SequenceError, first);
+        let Some(nak) = tentative.before.0.refusal().filter(is_it) else { return false };
         let between = self.round_trip.between_ends();
         // Without round trips of the other end it is not known how far away the requester is.
         between > self.round_trip.smoothed()
@@ -283,7 +161,13 @@ impl Requester {
             counter.rewinds = counter.rewinds.saturating_sub(1);
             counter.wait_nanos = counter.wait_nanos.saturating_sub(nanos(tentative.wait));
         }
-        self.recovery.restore(tentative.before, tentative.time);
+        let (recovery, reaction) = tentative.before;
+        self.recovery.restore(recovery, tentative.time);
+        let is_answered = self.reaction.attempts == 0;
+        self.reaction = reaction;
+        if is_answered {
+            self.reaction.attempts = 0;
+        }
         self.round_trip.restore_timeout(&tentative.round_trip);
         self.progress.disorder = tentative.disorder;
         for TentativePacket { record: before, wire_len, frame } in tentative.packets {
@@ -313,21 +197,12 @@ impl Requester {
         self.losses.disprove(|loss| loss.is_request(sequence));
     }
 
-    /// The responder answers a request once more, so that it has two transmissions of it: what was
-    /// taken for lost because of a timeout was not.
-    pub(super) fn disprove_timeout(&mut self) {
-        self.losses.disprove(OpenLoss::is_by_timeout);
-    }
-
     /// The responder answers long after the last retransmission.
     pub(super) fn note_slow_answer(&mut self, packet: &PacketFacts) {
-        let since = self.recovery.attempts_since;
+        let since = self.reaction.attempts_since;
         let nanos = nanos(packet.time.saturating_since(since));
         let slow = &mut self.statistics.slow_answers;
         (slow.count, slow.longest_nanos) = (slow.count + 1, slow.longest_nanos.max(nanos));
         self.evidence().slow_answers.push(packet.frame);
     }
 }
-
-/// A requester acts on a NAK sooner than this.
-pub(super) const NAK_REACTION: Duration = Duration::from_millis(20);

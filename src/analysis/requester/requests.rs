@@ -3,13 +3,11 @@
 use super::inflight::needs_response;
 use super::progress::Seen;
 use super::records::{Record, RecordFlags};
-use super::recovery::{Asked, Tentative, TentativePacket, Trigger};
+use super::recovery::{Tentative, TentativePacket};
 use super::retransmissions::Repeat;
 use super::{PacketFacts, PacketRole, Requester, RetransmissionCause, Scene, Verdict};
 use crate::analysis::message::Outcome;
 use crate::observe::responses::Run;
-use crate::observe::transmissions::Spanning;
-use crate::time::Instant;
 use crate::wire::{OpcodeInfo, Operation};
 
 impl Requester {
@@ -23,7 +21,7 @@ impl Requester {
         let sequence = self.sequence_of(packet.psn);
         if !self.progress.space.is_started() {
             self.progress.space.start_at(sequence);
-            self.recovery.cursor = sequence;
+            self.recovery.set_cursor(sequence);
             self.progress.unacked = self.progress.unacked.max(sequence);
         }
         self.learn_mtu(packet, info, sequence);
@@ -40,7 +38,7 @@ impl Requester {
         if is_late {
             verdict.reordered = true;
             self.handle_late(sequence, &mut verdict, packet);
-        } else if sequence < self.recovery.cursor || self.is_stopped_at(sequence, packet) {
+        } else if sequence < self.recovery.cursor() || self.is_stopped_at(sequence, packet) {
             match self.judge_repeat(sequence, packet) {
                 Repeat::Rewind(cause, trigger) => {
                     verdict.retransmission = Some(cause);
@@ -60,23 +58,22 @@ impl Requester {
                 }
             }
         } else if sequence < self.next() {
-            let cause = self.recovery.pass_cause.unwrap_or(RetransmissionCause::Timeout);
-            let skipped = self.recovery.cursor..sequence;
-            self.progress.disorder.advance(skipped, sequence - self.recovery.cursor);
+            let cause = self.reaction.cause.unwrap_or(RetransmissionCause::Timeout);
+            let cursor = self.recovery.cursor();
+            self.progress.disorder.advance(cursor..sequence, sequence - cursor);
             if self.tentative.is_none() {
                 self.tentative = self.tentative_of(sequence, span, cause, packet);
             }
             if self.tentative.is_none() {
-                self.skip_until(self.recovery.cursor, sequence);
+                self.skip_until(cursor, sequence);
             }
-            verdict.retransmission =
-                self.recovery.pass_cause.or(Some(RetransmissionCause::Timeout));
+            verdict.retransmission = Some(cause);
         } else if let Some(corrupt) = self.take_resent_corrupt(sequence, packet) {
             verdict.retransmission = Some(self.resend_corrupt(corrupt, packet, scene));
         }
         let is_new = sequence >= self.next();
         if is_new && info.position.begins() {
-            self.pass_rnr(packet.time);
+            self.recovery.pass_rnr(self.round_trip.between_ends(), packet.time);
         }
         self.transmit(sequence, span, packet, &verdict, scene);
         if span > 1 && self.sizes.mtu() > 0 {
@@ -124,14 +121,14 @@ impl Requester {
         packet: &PacketFacts,
     ) -> Option<Box<Tentative>> {
         let end = sequence + u64::from(span);
-        if end >= self.recovery.cursor && sequence <= self.recovery.cursor {
+        if end >= self.recovery.cursor() && sequence <= self.recovery.cursor() {
             return None;
         }
         let record = *self.progress.records.get(sequence).filter(|record| record.missing > 0)?;
         let record = Record { sequence, ..record };
         let PacketFacts { time, wire_len, frame, .. } = *packet;
         Some(Box::new(Tentative {
-            before: self.recovery.clone(),
+            before: (self.recovery.clone(), self.reaction.clone()),
             round_trip: self.round_trip,
             disorder: self.progress.disorder.clone(),
             packets: vec![TentativePacket { record, wire_len, frame }],
@@ -167,20 +164,6 @@ impl Requester {
             self.progress.records.first().is_some_and(|first| sequence < first.sequence);
         if is_before && self.answers.last.frame == 0 {
             self.progress.unacked = self.progress.unacked.min(sequence);
-        }
-    }
-
-    /// The requester sends a new message: if the receiver was not ready, and the RNR timer has
-    /// expired, it has retransmitted what it had to wait with.
-    fn pass_rnr(&mut self, now: Instant) {
-        let Some(trigger) =
-            self.recovery.trigger.filter(|known| known.cause == RetransmissionCause::Rnr)
-        else {
-            return;
-        };
-        let wait = self.rnr_timer().saturating_add(self.round_trip.between_ends());
-        if now.saturating_since(trigger.time) >= wait {
-            self.recovery.trigger = Some(Trigger { asked: Asked::Passed, ..trigger });
         }
     }
 
@@ -226,41 +209,27 @@ impl Requester {
         flags.set(RecordFlags::LATE, verdict.reordered);
         if sequence >= self.next() {
             // One that comes while earlier ones are retransmitted is ahead of those that follow.
-            let cursor = self.recovery.cursor.min(self.next());
+            let cursor = self.recovery.cursor().min(self.next());
             self.progress.disorder.advance(cursor..sequence, sequence - cursor);
+            let pass = self.recovery.rewind().pass;
             if sequence > self.next() {
-                let skipped = u32::try_from(sequence - self.next()).unwrap_or(u32::MAX);
-                self.progress.gaps += u64::from(skipped);
-                self.push_record(
-                    Record {
-                        sequence: self.next(),
-                        span: skipped,
-                        digest: 0,
-                        time,
-                        frame,
-                        pass: self.recovery.pass,
-                        transmissions: 0,
-                        missing: 1,
-                        flags: RecordFlags::empty(),
-                    },
-                    scene,
-                );
+                let gap = Record::skipped(self.next(), sequence, pass, packet);
+                self.progress.gaps += u64::from(gap.span);
+                self.push_record(gap, scene);
             }
-            let (digest, pass) = (packet.digest, self.recovery.pass);
-            let (transmissions, missing) = (1, 0);
-            let record =
-                Record { sequence, span, digest, time, frame, pass, transmissions, missing, flags };
+            let mut record = Record::seen(sequence, span, pass, packet);
+            record.flags = flags;
             self.push_record(record, scene);
             self.progress.new_packets += 1;
-            self.recovery.repeats = 0;
+            self.reaction.repeats = 0;
             self.progress.space.set_next(sequence + u64::from(span));
-            self.recovery.cursor = self.next();
+            self.recovery.set_cursor(self.next());
             self.extend_round();
         } else {
             let end = self.retransmit(sequence, span, packet, flags);
             if !verdict.reordered {
-                self.recovery.cursor =
-                    end.unwrap_or_else(|| sequence + u64::from(span)).min(self.next());
+                let end = end.unwrap_or_else(|| sequence + u64::from(span));
+                self.recovery.set_cursor(end.min(self.next()));
             }
         }
         self.progress.note_request(Seen { time, frame }, packet.sightings().far);

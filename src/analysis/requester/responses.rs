@@ -2,11 +2,12 @@
 
 use super::answers::{Heard, LastAnswer};
 use super::limits::{PSN_JUMP_MAX, RESPONSES_MAX};
+use super::losses::OpenLoss;
+use super::read_responses::StrayRun;
 use super::records::RecordFlags;
-use super::{PacketFacts, PacketRole, Requester, RetransmissionCause, Scene, Verdict};
+use super::{PacketFacts, PacketRole, Requester, Scene, Verdict};
 use crate::observe::disorder::Lateness;
 use crate::observe::responses::Arrival;
-use crate::observe::timing::TIMEOUT_LEAST;
 use crate::wire::aeth::{Answer, Credits};
 use crate::wire::{OpcodeInfo, Operation};
 
@@ -14,10 +15,8 @@ use crate::wire::{OpcodeInfo, Operation};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Due,
-    /// Others overtook it, fewer than it and others that are late.
-    Late,
-    /// Others overtook it, and it counts as out of order.
-    OutOfOrder(Lateness),
+    /// Others overtook it; with its lateness if it counts as out of order.
+    Late(Option<Lateness>),
     /// A response to no request that was captured, or a copy.
     Stray,
     /// The responder repeats all responses to a request, and this is not the first of them.
@@ -72,13 +71,10 @@ impl Requester {
         if has_run && place == Place::Due && sequence < self.progress.unacked {
             self.answer_round_again(sequence, true, packet);
         }
-        let is_late = matches!(place, Place::Late | Place::OutOfOrder(_));
-        if is_late && !packet.sightings().is_delivered {
+        if let Place::Late(lateness) = place
+            && !packet.sightings().is_delivered
+        {
             verdict.reordered = true;
-            let lateness = match place {
-                Place::OutOfOrder(lateness) => Some(lateness),
-                _ => None,
-            };
             self.count_late(packet.frame, lateness);
         }
         match (info.operation, answer) {
@@ -120,31 +116,34 @@ impl Requester {
         let (begins, ends) = (info.position.begins(), info.position.ends());
         self.reads.runs.size(self.sizes.mtu());
         // A responder that gets a request late, or twice, repeats all responses to it.
-        let before = self.reads.stray;
-        let is_next = before.is_some_and(|last| last + 1 == sequence);
         let answerable = packet.time.saturating_sub(self.round_trip.least());
         let arrival = self.reads.runs.response(sequence, begins, answerable);
+        let stray = &mut self.reads.stray;
         match arrival {
             Arrival::Due(missing) => {
-                self.reads.stray = None;
+                *stray = None;
                 self.report_missing(&missing, packet.frame, scene);
                 return Place::Due;
             }
-            Arrival::Late { .. } | Arrival::Stray if is_next => {
-                self.reads.stray = Some(sequence);
+            Arrival::Late { .. } | Arrival::Stray
+                if stray.as_mut().is_some_and(|run| run.take(sequence)) =>
+            {
                 return Place::Repeated;
             }
             // Neither a copy of the last one nor a late one interrupts them.
-            Arrival::Stray if (begins && !ends) || before == Some(sequence) => {
-                self.reads.stray = Some(sequence);
+            Arrival::Stray
+                if (begins && !ends) || stray.as_ref().is_some_and(|run| run.is_last(sequence)) =>
+            {
+                *stray = Some(StrayRun::new(sequence));
                 return Place::Stray;
             }
             Arrival::Late { .. } | Arrival::Stray => {}
         }
         self.losses.disprove(|loss| loss.is_response_in(sequence..=sequence));
         match arrival {
-            Arrival::Late { is_out_of_order: true, lateness } => Place::OutOfOrder(lateness),
-            Arrival::Late { .. } => Place::Late,
+            Arrival::Late { is_out_of_order, lateness } => {
+                Place::Late(is_out_of_order.then_some(lateness))
+            }
             _ => Place::Stray,
         }
     }
@@ -166,12 +165,9 @@ impl Requester {
         if sequence < self.progress.unacked {
             self.judge_old_ack(packet, is_sent_earlier, verdict);
         }
-        let open = self.messages.first_read().filter(|read| read.first <= sequence);
-        let missing = open.map(|read| read.responses_end);
-        if missing.is_some() && sequence >= self.progress.unacked {
-            self.note_unanswered(missing, packet);
-        } else if missing.is_none() && sequence >= self.recovery.pass_start {
-            self.end_recovery();
+        let is_missing = self.messages.first_read().is_some_and(|read| read.first <= sequence);
+        if !is_missing && sequence >= self.recovery.rewind().start {
+            self.reaction.is_recovering = false;
         }
         self.answers.remember_ack(sequence, packet.digest);
         if !verdict.duplicate {
@@ -205,7 +201,8 @@ impl Requester {
         let is_equal = self.answers.has_ack(verdict.sequence, packet.digest);
         if !is_sent_earlier && self.answers.take_due() {
             self.disprove_nak(verdict.sequence);
-            self.disprove_timeout();
+            // It has two transmissions: what was taken for lost because of a timeout was not.
+            self.losses.disprove(OpenLoss::is_by_timeout);
             self.answer_round_again(verdict.sequence, false, packet);
         } else if is_equal {
             verdict.duplicate = !is_known;
@@ -247,16 +244,11 @@ impl Requester {
             self.answers.expect_none();
         }
         self.count_not_captured(unacked, packet.frame);
-        self.recovery.attempts = 0;
+        self.reaction.attempts = 0;
         self.not_ready.progress();
         // After a NAK for a packet that was only late comes its acknowledgement; the requester goes
         // back for the NAK.
-        let now = packet.time;
-        self.recovery.trigger = self.recovery.trigger.filter(|trigger| {
-            trigger.sequence >= unacked
-                || (trigger.cause == RetransmissionCause::SequenceNak
-                    && now.saturating_since(trigger.time) < TIMEOUT_LEAST)
-        });
+        self.recovery.settle(unacked, packet.time);
         self.messages.acknowledge(unacked, (packet.time, packet.frame));
     }
 
@@ -290,7 +282,7 @@ impl Requester {
         self.advance(sequence + 1, packet, scene);
         self.measure_rtt(sequence, packet, true);
         self.messages.end_read(sequence, (packet.time, packet.frame));
-        self.answer_implied(sequence..=sequence, requests, packet);
+        self.recovery.answer_implied(sequence..=sequence, requests, packet.time);
         self.check_implied_nak(sequence, packet);
         self.complete(scene);
     }
@@ -311,39 +303,24 @@ impl Requester {
         if !self.is_recovering(packet.time) {
             return false;
         }
-        let first =
-            self.messages.first_read().map(|read| (read.first, read.last, read.responses_end));
-        let is_first = first.is_none_or(|(first, last, _)| (first..=last).contains(&sequence));
+        let first = self.messages.first_read();
+        let is_first = first.is_none_or(|read| (read.first..=read.last).contains(&sequence));
         if is_first && sequence == expected {
-            self.end_recovery();
+            self.reaction.is_recovering = false;
             return false;
-        }
-        // A response to what the responder had before does not show that it has what was requested
-        // again before it.
-        if is_first || sequence >= self.progress.unacked {
-            self.note_unanswered(first.map(|(.., missing)| missing), packet);
         }
         true
     }
 
-    /// Notes that a later response came than the one that is `missing`. What comes sooner than a
-    /// round trip after the requester went back answers an earlier request.
-    fn note_unanswered(&mut self, missing: Option<u64>, packet: &PacketFacts) {
-        let since = packet.time.saturating_since(self.recovery.attempt_time);
-        if since >= self.round_trip.least() {
-            self.recovery.unanswered = missing;
-        }
-    }
-
     /// Whether a response that the requester drops came before. Remembers it otherwise.
     fn is_response_copy(&mut self, sequence: u64, packet: &PacketFacts) -> bool {
-        if self.reads.frame_of(sequence).is_some() || self.recovery.dropped.contains(&sequence) {
+        if self.reads.frame_of(sequence).is_some() || self.reaction.dropped.contains(&sequence) {
             return !packet.sightings().is_delivered;
         }
-        if self.recovery.dropped.len() >= RESPONSES_MAX {
-            self.recovery.dropped.pop_front();
+        if self.reaction.dropped.len() >= RESPONSES_MAX {
+            self.reaction.dropped.pop_front();
         }
-        self.recovery.dropped.push_back(sequence);
+        self.reaction.dropped.push_back(sequence);
         false
     }
 
@@ -377,6 +354,7 @@ impl Requester {
         };
         let (first, last, requests) = (message.first, message.last, message.requests);
         let expected = message.responses_end;
+        message.passed_end = message.passed_end.max(sequence + 1);
         if sequence >= expected && self.is_dropped(sequence, expected, packet) {
             verdict.duplicate = self.is_response_copy(sequence, packet) && requests < 2;
             return;
@@ -404,7 +382,7 @@ impl Requester {
         let has_last = self.messages.find_mut(sequence).is_some_and(|m| m.responses_end > last)
             || info.position.ends();
         if is_whole {
-            self.answer_implied(first..=sequence, requests, packet);
+            self.recovery.answer_implied(first..=sequence, requests, packet.time);
             if has_last {
                 self.messages.end_read(sequence, (packet.time, packet.frame));
             }

@@ -8,11 +8,11 @@ use super::corrupt::CorruptRequest;
 use super::inflight::{Inflight, needs_response};
 use super::losses::{Loss, Sign};
 use super::records::{Record, RecordFlags};
-use super::recovery::{Asked, NAK_REACTION, Trigger};
 use super::{Evidence, PacketFacts, Requester, RetransmissionCause, Scene, Verdict};
 use crate::observe::disorder::Disorder;
-use crate::observe::timing::{RTT_LEAST, TIMEOUT_LEAST};
-use crate::observe::transmissions::Spanning;
+use crate::observe::requester::causes::{Causes, Tolerance};
+use crate::observe::requester::recovery::{Asked, Signal, Trigger};
+use crate::observe::timing::{COPY_MOST, NAK_REACTION, TIMEOUT_LEAST};
 use crate::time::{Instant, nanos};
 use crate::wire::OpcodeInfo;
 
@@ -31,9 +31,9 @@ impl Requester {
     /// for a NAK, and came no further, so far as was captured.
     #[inline]
     pub(super) fn is_stopped_at(&self, sequence: u64, packet: &PacketFacts) -> bool {
-        if sequence != self.recovery.cursor
+        if sequence != self.recovery.cursor()
             || sequence >= self.next()
-            || self.recovery.pass_cause != Some(RetransmissionCause::SequenceNak)
+            || self.reaction.cause != Some(RetransmissionCause::SequenceNak)
         {
             return false;
         }
@@ -51,42 +51,39 @@ impl Requester {
         let Some(record) = self.progress.records.get(sequence) else {
             // The first packet of the connection, lost before the capture point, or the rest of a
             // READ that was.
-            let mut known = [self.recovery.implied, self.recovery.trigger].into_iter().flatten();
-            if let Some(trigger) = known.find(|trigger| trigger.sequence == sequence) {
-                return Repeat::Rewind(trigger.cause, Some(trigger));
+            if let Some(trigger) = self.triggers().find(|trigger| trigger.from == sequence) {
+                return Repeat::Rewind(trigger.signal.into(), Some(trigger));
             }
             // So old that it is forgotten: acknowledged long ago.
             return Repeat::Rewind(RetransmissionCause::Timeout, None);
         };
-        if let Some((sack, end)) = self.recovery.sack
-            && (sack.sequence..end).contains(&sequence)
-            && record.time < sack.time
-        {
-            return Repeat::Rewind(sack.cause, Some(sack));
+        if let Some(sack) = self.recovery.sack_of(sequence, record) {
+            return Repeat::Rewind(sack.signal.into(), Some(sack));
         }
+        let timeout = self.round_trip.timeout_least();
+        let tolerance = Tolerance { timeout, copy: COPY_MOST };
+        let causes = self.recovery.causes(sequence, record, now, tolerance);
         let elapsed = now.saturating_since(record.time);
-        let is_copy = record.digest == packet.digest && elapsed < RTT_LEAST;
+        let is_copy = record.digest == packet.digest && causes.contains(Causes::COPY);
         if let Some(trigger) = self.trigger_of(sequence, record, is_copy, now) {
             let cause = self.cause_of(&trigger, record, now);
             return Repeat::Rewind(cause, Some(trigger));
         }
-        let least = self.round_trip.timeout_least();
         // The requester went back for the NAK, and that transmission timed out.
-        let is_over = |nak: &Trigger| record.time > nak.time && elapsed >= least;
+        let is_timeout = causes.contains(Causes::TIMEOUT);
+        let is_over = |nak: &Trigger| record.time > nak.time && is_timeout;
         let nak = self.recovery.nak_of(sequence, self.progress.unacked, now);
         if let Some(nak) = nak.filter(|nak| !is_copy && !is_over(nak)) {
-            return Repeat::Rewind(nak.cause, Some(nak));
+            return Repeat::Rewind(nak.signal.into(), Some(nak));
         }
         if !is_copy && self.is_overtaken_behind(sequence, record.time, now) {
             return Repeat::Rewind(RetransmissionCause::ImpliedNak, None);
         }
-        let in_this_pass = record.is_seen()
-            && (record.pass == self.recovery.pass || sequence < self.recovery.pass_start);
         // Several capture points tell that it is neither late nor a copy.
-        if elapsed >= least || self.losses.are_requests_followed() {
+        if is_timeout || self.losses.are_requests_followed() {
             return Repeat::Rewind(self.unnamed_cause(sequence, now, elapsed), None);
         }
-        if !in_this_pass {
+        if !record.is_seen() || causes.contains(Causes::OVERTAKEN) {
             return Repeat::Late;
         }
         if record.digest == packet.digest {
@@ -100,10 +97,15 @@ impl Requester {
         }
         // Too soon for a timeout: if a later response is missing here, an earlier one did not come
         // to the requester.
-        let later = self.recovery.implied.filter(|implied| implied.sequence > sequence);
-        let later = later.filter(|implied| implied.asked == Asked::Missing);
-        let cause = later.map(|implied| implied.cause);
+        let is_later = |it: &Trigger| it.from > sequence && it.asked == Asked::Missing;
+        let later = self.recovery.open(Signal::ImpliedNak).filter(is_later);
+        let cause = later.map(|implied| implied.signal.into());
         Repeat::Rewind(cause.unwrap_or_else(|| self.unnamed_cause(sequence, now, elapsed)), later)
+    }
+
+    /// Responses that the requester has not acted on.
+    fn triggers(&self) -> impl Iterator<Item = Trigger> + Clone {
+        [self.recovery.open(Signal::ImpliedNak), self.recovery.refusal()].into_iter().flatten()
     }
 
     /// Whether the last request was judged a copy, and this one follows it in order. A network does
@@ -129,8 +131,11 @@ impl Requester {
         if self.answers.last_nak.is_some_and(is_recent) {
             return RetransmissionCause::SequenceNak;
         }
-        let message = self.messages.find(sequence).filter(|message| message.needs_response());
-        if message.is_some() && self.answers.latest.sequence > sequence {
+        let is_read = match self.messages.find(sequence) {
+            Some(message) => message.needs_response(),
+            None => self.is_answered(sequence),
+        };
+        if is_read && self.answers.latest.sequence > sequence {
             return RetransmissionCause::ImpliedNak;
         }
         if is_late { RetransmissionCause::Timeout } else { RetransmissionCause::Unexplained }
@@ -141,12 +146,12 @@ impl Requester {
     /// one was lost or late behind the point, and the other implied a NAK of it (§9.7.5.1.1).
     fn is_overtaken_behind(&self, sequence: u64, requested: Instant, now: Instant) -> bool {
         let latest = self.answers.latest;
-        let quiet = now.saturating_since(latest.time);
+        let quiet = now.saturating_since(latest.time.max(self.progress.last_request.time));
         let message = self.messages.find(sequence);
         // A requester that went back does not do so again before a response comes in order.
         let is_waiting = message.is_some_and(Inflight::needs_response)
             && latest.time > requested
-            && !self.recovery.is_recovering;
+            && !self.reaction.is_recovering;
         self.losses.is_point_alone()
             && (is_waiting || self.is_answered(sequence))
             && latest.sequence > sequence
@@ -162,7 +167,7 @@ impl Requester {
         };
         match message {
             Some(message) => message.end.is_some() || !is_open(message),
-            None => self.reads.has_ended(sequence),
+            None => self.reads.is_ended_repeated(sequence).is_some(),
         }
     }
 
@@ -175,45 +180,31 @@ impl Requester {
         is_copy: bool,
         now: Instant,
     ) -> Option<Trigger> {
-        let known = [self.recovery.implied, self.recovery.trigger].into_iter().flatten();
-        let known = known.filter(|trigger| trigger.is_current(now)).filter(|trigger| {
-            trigger.time >= record.time || self.is_after_rnr_timer(trigger, record, now)
+        let known = self.triggers().filter(|trigger| trigger.is_current(now)).filter(|trigger| {
+            trigger.time >= record.time || is_after_rnr_timer(trigger, record, now)
         });
         let named =
-            |trigger: &Trigger| trigger.sequence == sequence || self.is_read_of(trigger, sequence);
+            |trigger: &Trigger| trigger.from == sequence || self.is_read_of(trigger, sequence);
         // What comes again sooner than any round trip takes is a copy, unless a response, seen on
         // its last steps to the requester, implied a NAK of just this packet since.
-        let is_implied = |trigger: &Trigger| {
-            trigger.cause == RetransmissionCause::ImpliedNak && trigger.time > record.time
-        };
+        let is_implied =
+            |trigger: &Trigger| trigger.signal == Signal::ImpliedNak && trigger.time > record.time;
         let is_named = |trigger: &Trigger| named(trigger) && (!is_copy || is_implied(trigger));
         known.clone().find(is_named).or_else(|| {
-            let before = known.filter(|trigger| !is_copy && sequence > trigger.sequence);
+            let before = known.filter(|trigger| !is_copy && sequence > trigger.from);
             before.max_by_key(|trigger| trigger.time)
         })
-    }
-
-    /// Whether a packet that was in flight when the receiver was not ready is transmitted when the
-    /// RNR timer has expired.
-    pub(super) fn is_after_rnr_timer(
-        &self,
-        trigger: &Trigger,
-        record: &Record,
-        now: Instant,
-    ) -> bool {
-        let expires = trigger.time.saturating_add(self.rnr_timer());
-        trigger.cause == RetransmissionCause::Rnr && record.time < expires && now >= expires
     }
 
     /// Whether `sequence` is in the READ whose response is missing: the requester may request all
     /// of it.
     pub(super) fn is_read_of(&self, trigger: &Trigger, sequence: u64) -> bool {
-        trigger.cause == RetransmissionCause::ImpliedNak
+        trigger.signal == Signal::ImpliedNak
             && self
                 .progress
                 .records
-                .get(trigger.sequence)
-                .is_some_and(|read| (read.sequence..read.end()).contains(&sequence))
+                .get(trigger.from)
+                .is_some_and(|read| read.range().contains(&sequence))
     }
 
     /// The cause of a rewind after `trigger`: if it comes only when the timeout does, the trigger
@@ -233,17 +224,18 @@ impl Requester {
         if resent.or(passed).is_some_and(is_due) {
             return RetransmissionCause::Timeout;
         }
-        let is_implied = trigger.cause == RetransmissionCause::ImpliedNak;
-        let Some(bound) = self.round_trip.timeout_bound(is_implied) else { return trigger.cause };
+        let cause = trigger.signal.into();
+        let is_implied = trigger.signal == Signal::ImpliedNak;
+        let Some(bound) = self.round_trip.timeout_bound(is_implied) else { return cause };
         let since_trigger = now.saturating_since(trigger.time);
         let is_late = now.saturating_since(record.time) >= bound.since_sent
             && since_trigger >= bound.since_response
             && since_trigger > self.round_trip.nak_reaction().saturating_mul(4)
             && since_trigger > self.round_trip.smoothed().saturating_mul(2);
-        if is_late && trigger.cause != RetransmissionCause::Rnr {
+        if is_late && trigger.signal != Signal::RnrNak {
             RetransmissionCause::Timeout
         } else {
-            trigger.cause
+            cause
         }
     }
 
@@ -275,52 +267,32 @@ impl Requester {
             self.round_trip.add_nak_reaction(now.saturating_since(nak.time));
         }
         self.statistics.rnr_wait_nanos += nanos(self.not_ready.retransmit(now));
-        let used = trigger;
         self.judge_losses(sequence, cause, trigger, packet, scene);
         self.reads.request_again(sequence..u64::MAX);
-        if self.recovery.attempts == 0 {
-            self.recovery.attempts_since = before;
-        }
-        if self.recovery.attempts > 0 {
-            let interval = now.saturating_since(self.recovery.attempt_time);
-            self.recovery.attempt_interval = self.recovery.attempt_interval.max(interval);
+        let reaction = &mut self.reaction;
+        if reaction.attempts == 0 {
+            (reaction.attempts_since, reaction.attempt_interval) = (before, wait);
         } else {
-            self.recovery.attempt_interval = wait;
+            let interval = now.saturating_since(self.recovery.rewind().time);
+            reaction.attempt_interval = reaction.attempt_interval.max(interval);
         }
-        self.recovery.attempts += 1;
-        let is_same = self.recovery.repeats > 0 && self.recovery.pass_start == sequence;
-        self.recovery.repeats = if is_same { self.recovery.repeats + 1 } else { 1 };
-        self.recovery.attempt_time = now;
+        reaction.attempts += 1;
+        let is_same = reaction.repeats > 0 && self.recovery.rewind().start == sequence;
+        reaction.repeats = if is_same { reaction.repeats + 1 } else { 1 };
+        reaction.cause = Some(cause);
+        reaction.is_recovering = true;
+        reaction.dropped.clear();
         self.progress.disorder = Disorder::default();
-        self.begin_recovery();
         self.messages.reopen_reads(sequence);
-        if used.is_some_and(|used| matches!(used.asked, Asked::Late | Asked::Replayed)) {
+        if trigger.is_some_and(|used| matches!(used.asked, Asked::Late | Asked::Replayed)) {
             // What it went back for reaches it meanwhile.
-            self.end_recovery();
+            self.reaction.is_recovering = false;
         }
-        self.recovery.pass = self.recovery.pass.wrapping_add(1);
-        self.recovery.pass_frame = packet.frame;
-        (self.recovery.pass_start, self.recovery.pass_cause, self.recovery.cursor) =
-            (sequence, Some(cause), sequence);
+        self.recovery.go_back(sequence, now, packet.frame);
         self.begin_round(sequence, cause, wait, packet);
-        // A late packet behind the one that is asked for looks like a retransmission: that of the
-        // one asked for follows.
-        let named = used.map_or(sequence, |used| used.sequence);
-        self.recovery.naks.retain(|nak| nak.sequence != sequence && nak.sequence > named);
-        let is_nak = |trigger: &Trigger| trigger.cause == RetransmissionCause::SequenceNak;
-        self.recovery.trigger =
-            self.recovery.trigger.filter(|trigger| is_nak(trigger) && trigger.sequence < sequence);
-        let is_read =
-            self.recovery.implied.is_some_and(|implied| self.is_read_of(&implied, sequence));
-        self.recovery.implied =
-            self.recovery.implied.filter(|implied| implied.sequence < sequence && !is_read);
-        for trigger in
-            [&mut self.recovery.trigger, &mut self.recovery.implied].into_iter().flatten()
-        {
-            if used.is_some_and(|used| used.frame == trigger.frame) {
-                trigger.asked = Asked::Told;
-            }
-        }
+        let implied = self.recovery.open(Signal::ImpliedNak);
+        let is_in_read = implied.is_some_and(|implied| self.is_read_of(&implied, sequence));
+        self.recovery.satisfy(sequence, trigger, is_in_read);
     }
 
     /// The first transmission of a new packet that was captured with a wrong ICRC only: the packet
@@ -334,8 +306,7 @@ impl Requester {
     ) -> Option<CorruptRequest> {
         let time = self.corrupt.request(sequence)?.time;
         let elapsed = packet.time.saturating_since(time);
-        let is_asked_for =
-            self.recovery.trigger.is_some_and(|trigger| trigger.sequence == sequence);
+        let is_asked_for = self.recovery.refusal().is_some_and(|nak| nak.from == sequence);
         let corrupt = self.corrupt.take_request(sequence);
         corrupt.filter(|_| is_asked_for || elapsed >= self.round_trip.timeout_least())
     }
@@ -348,8 +319,8 @@ impl Requester {
         packet: &PacketFacts,
         scene: &mut Scene<'_>,
     ) -> RetransmissionCause {
-        let trigger = self.recovery.trigger.take_if(|trigger| trigger.sequence == sequence);
-        let cause = trigger.map_or(RetransmissionCause::Timeout, |trigger| trigger.cause);
+        let trigger = self.recovery.take_refusal(sequence);
+        let cause = trigger.map_or(RetransmissionCause::Timeout, |trigger| trigger.signal.into());
         let proof = trigger.map_or(packet.frame, |trigger| trigger.frame);
         let counter = self.statistics.retransmissions.of_mut(cause);
         counter.rewinds += 1;
@@ -388,7 +359,7 @@ impl Requester {
         self.count_late(packet.frame, lateness);
         self.disprove_loss(sequence);
         if self.progress.records.get(sequence).is_some_and(Record::is_seen) {
-            verdict.retransmission = self.recovery.pass_cause;
+            verdict.retransmission = self.reaction.cause;
         }
     }
 
@@ -401,8 +372,8 @@ impl Requester {
         flags: RecordFlags,
     ) -> Option<u64> {
         self.answers.expect_again(packet.frame);
-        let pass = self.recovery.pass;
-        let is_timeout = self.recovery.pass_cause == Some(RetransmissionCause::Timeout);
+        let pass = self.recovery.rewind().pass;
+        let is_timeout = self.reaction.cause == Some(RetransmissionCause::Timeout);
         let record = self.progress.records.isolate(sequence, span)?;
         let since = packet.time.saturating_since(record.time);
         let is_twice = is_timeout || since < self.round_trip.smoothed();
@@ -424,6 +395,13 @@ impl Requester {
         self.reads.request_again(sequence..end);
         Some(end)
     }
+}
+
+/// Whether a packet that was in flight when the receiver was not ready is transmitted when the RNR
+/// timer has expired.
+fn is_after_rnr_timer(trigger: &Trigger, record: &Record, now: Instant) -> bool {
+    let expires = trigger.expires();
+    trigger.signal == Signal::RnrNak && record.time < expires && now >= expires
 }
 
 /// A pause of so many round trips while requests are retransmitted is no slowness of the requester.

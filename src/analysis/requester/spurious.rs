@@ -44,9 +44,9 @@ impl Requester {
         use RetransmissionCause::{Timeout, Unexplained};
         // An acknowledgement that passed the capture point did not reach the requester.
         let is_open = matches!(cause, Timeout | Unexplained) && sequence >= self.progress.unacked;
-        self.recovery.round = is_open.then(|| Round {
+        self.reaction.round = is_open.then(|| Round {
             cause,
-            pass: self.recovery.pass,
+            pass: self.recovery.rewind().pass,
             frame: packet.frame,
             end: self.next(),
             packets: 0,
@@ -64,8 +64,8 @@ impl Requester {
         cause: RetransmissionCause,
         packet: &PacketFacts,
     ) -> RetransmissionCause {
-        let pass = self.recovery.pass;
-        let round = self.recovery.round.as_mut();
+        let pass = self.recovery.rewind().pass;
+        let round = self.reaction.round.as_mut();
         let Some(round) = round.filter(|round| (round.pass, round.cause) == (pass, cause)) else {
             return cause;
         };
@@ -79,14 +79,14 @@ impl Requester {
     /// the requester went back, its first transmission may have been lost before the point.
     pub(super) fn extend_round(&mut self) {
         let next = self.next();
-        if let Some(round) = self.recovery.round.as_mut().filter(|round| round.answered.is_none()) {
+        if let Some(round) = self.reaction.round.as_mut().filter(|round| round.answered.is_none()) {
             round.end = next;
         }
     }
 
     /// All before `acknowledged` is answered for the first time.
     pub(super) fn answer_round(&mut self, acknowledged: u64, packet: &PacketFacts) {
-        let Some(round) = &mut self.recovery.round else { return };
+        let Some(round) = &mut self.reaction.round else { return };
         if acknowledged < round.end || round.answered.is_some() {
             return;
         }
@@ -113,14 +113,14 @@ impl Requester {
                 && (is_response || round.packets == 1)
         };
         // A repeated packet that is late is answered behind the others, too.
-        if self.recovery.round.as_ref().is_some_and(is_proof) && !self.losses.has_late() {
+        if self.reaction.round.as_ref().is_some_and(is_proof) && !self.losses.has_late() {
             self.count_spurious();
         }
     }
 
     /// Counts the round as spurious, instead of for its cause.
     fn count_spurious(&mut self) {
-        let Some(round) = self.recovery.round.as_mut().filter(|round| !round.is_spurious) else {
+        let Some(round) = self.reaction.round.as_mut().filter(|round| !round.is_spurious) else {
             return;
         };
         round.is_spurious = true;

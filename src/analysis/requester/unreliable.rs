@@ -3,11 +3,10 @@
 
 use super::losses::{Loss, Sign};
 use super::progress::Seen;
-use super::records::{Record, RecordFlags};
+use super::records::Record;
 use super::{Message, PacketFacts, Requester, Scene, Verdict};
 use crate::analysis::message::Outcome;
 use crate::observe::sequence::psn_of;
-use crate::observe::transmissions::Spanning;
 use crate::wire::{Headers, OpcodeInfo, Service};
 
 /// Packets after which one that is missing is lost, and not late.
@@ -26,7 +25,7 @@ impl Requester {
         let is_first = !self.progress.space.is_started();
         if is_first {
             self.progress.space.start_at(sequence);
-            self.recovery.cursor = sequence;
+            self.recovery.set_cursor(sequence);
         }
         if !info.position.ends() {
             self.note_full(0, packet);
@@ -90,34 +89,21 @@ impl Requester {
         is_datagram: bool,
         scene: &mut Scene<'_>,
     ) {
-        let (time, frame) = (packet.time, packet.frame);
-        let record = Record {
-            sequence,
-            span: 1,
-            digest: packet.digest,
-            time,
-            frame,
-            pass: 0,
-            transmissions: 1,
-            missing: 0,
-            flags: RecordFlags::empty(),
-        };
         if skipped > 0 {
-            let span = u32::try_from(skipped).unwrap_or(u32::MAX);
-            self.statistics.psn_gaps += u64::from(span);
-            self.progress.gaps += u64::from(span);
-            let gap = Record { sequence: self.next(), span, transmissions: 0, ..record };
+            let gap = Record::skipped(self.next(), sequence, 0, packet);
+            self.statistics.psn_gaps += u64::from(gap.span);
+            self.progress.gaps += u64::from(gap.span);
             self.progress.records.insert(gap);
             scene.budget.packets += 1;
         }
-        self.progress.records.insert(record);
+        self.progress.records.insert(Record::seen(sequence, 1, 0, packet));
         scene.budget.packets += 1;
         while self.progress.records.len() > LATE_MAX {
             self.forget_unreliable(is_datagram, scene);
         }
         self.progress.space.set_next(sequence + 1);
         self.progress.disorder.advance(sequence - skipped..sequence, skipped);
-        self.recovery.cursor = sequence + 1;
+        self.recovery.set_cursor(sequence + 1);
     }
 
     /// Forgets the oldest packet; if it never came, it was lost.

@@ -152,7 +152,7 @@ fn choice(word: &str) -> Result<Choice, String> {
         "neighbor" => How::Neighbor,
         "random" => How::Random,
         text => number(text).ok_or_else(|| {
-            format!("'{text}': a number, +N, -N, flip, neighbor or random is what a field becomes")
+            format!("'{text}' is none of a number, +N, -N, flip, neighbor and random")
         })?,
     };
     let long = SHORT.iter().find(|(short, _)| *short == name).map_or(name, |(_, long)| *long);

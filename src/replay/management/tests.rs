@@ -95,6 +95,7 @@ fn rep(qpn: u32, agreed: &Agreed) -> RepRepr {
         flow_control: false,
         rnr_retry_count: Bits::low(agreed.rnr_retry_count),
         srq: false,
+        selective_repeat: false,
         local_ca_guid: 2,
         private_data: [0; 196],
     }

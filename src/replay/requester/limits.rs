@@ -45,7 +45,7 @@ pub const TIMEOUT_LEAST: Duration = Duration::from_micros(100);
 
 /// Within this time of its capture a response may not have been handled yet, at the host where it
 /// was captured.
-pub const REACTION: Duration = Duration::from_micros(200);
+pub const REACTION: Duration = crate::observe::timing::REACTION;
 
 /// Tolerance for timers and time stamps when an RNR timer is checked, beside an eighth of the
 /// timer.

@@ -16,12 +16,12 @@
 //!
 //! `limits` lists every bound and every tolerance.
 
+mod attempts;
 mod credits;
 pub mod limits;
 mod params;
 mod progress;
 mod record;
-mod recovery;
 mod requests;
 mod responses;
 mod retransmissions;
@@ -32,14 +32,13 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use limits::{
     ALL_RECORDS_MAX, CROWDED_MAX, GAP_PASSES, GAP_PASSES_LOSSY, HISTORY_MAX, PENDING_MAX, REACTION,
     RECORDS_MAX, REORDER, REQUESTERS_MAX, ROOMY_PART,
 };
-use params::{Book, Params};
+use params::Params;
 use requests::{Request, Taken, check_successor};
 use shape::Break;
 use state::{Pending, Place, Requester};
@@ -48,20 +47,17 @@ use super::judge::{Input, Judge, median};
 use super::{Difference, Sink, Step, Subject, Survey, Undecided, Verdict};
 use crate::analysis::{End, FlowNumber, PacketRole};
 use crate::observe::fold_map::FoldMap;
+use crate::observe::requester::recovery::Signal;
 use crate::observe::sequence::psn_of;
-use crate::observe::transmissions::Spanning;
-use crate::wire::{Opcode, OpcodeInfo, Packet, Role, Service};
+use crate::wire::{Opcode, OpcodeInfo, Packet, Service};
 
 /// Judges the requests of the reliable services.
 #[derive(Debug)]
 pub(super) struct Requesters {
     survey: Arc<Survey>,
     services: &'static [Service],
-    book: Book,
     requesters: FoldMap<Key, Box<Requester>>,
     requesters_max: usize,
-    /// Connections with SACKs.
-    selective: BTreeSet<FlowNumber>,
     /// Counts packets, to find the requesters that were used least recently.
     clock: u64,
     /// Some were forgotten: a requester that seems to begin may have begun before.
@@ -85,10 +81,8 @@ impl Requesters {
         Self {
             survey,
             services,
-            book: Book::default(),
             requesters: FoldMap::default(),
             requesters_max: REQUESTERS_MAX / shards,
-            selective: BTreeSet::new(),
             clock: 0,
             has_forgotten: false,
             records: 0,
@@ -150,9 +144,9 @@ impl Requesters {
             self.forget_some(out);
         }
         let astray = self.astray(input, key);
-        let Self { survey, book, requesters, records, has_forgotten, .. } = self;
+        let Self { survey, requesters, records, has_forgotten, .. } = self;
         let requester = requesters.entry(key).or_insert_with(|| {
-            let mut params = book.params(survey, key, input.facts);
+            let mut params = Params::new(survey, key);
             params.start = params.start.filter(|_| !*has_forgotten);
             Box::new(Requester::new(params, Place::of(input.facts, survey)))
         });
@@ -171,11 +165,6 @@ impl Judge for Requesters {
     fn packet(&mut self, input: &Input<'_>, out: &mut dyn Sink) {
         self.clock += 1;
         let is_damaged = self.survey.is_damaged(input.facts);
-        if let Some(cm) = &input.facts.cm
-            && !is_damaged
-        {
-            self.book.handle_cm(input.facts, cm);
-        }
         let Some(info) = input.facts.opcode.info() else { return };
         if info.service == Service::Rd && self.services.contains(&Service::Rc) {
             // No device speaks it.
@@ -184,17 +173,8 @@ impl Judge for Requesters {
             }
             return;
         }
-        if !self.services.contains(&info.service) {
-            return;
-        }
-        if input.facts.is_sack() && !is_damaged && self.selective.len() < self.requesters_max {
-            self.selective.insert(input.note.flow);
-        }
-        if self.selective.contains(&input.note.flow) {
-            // What a requester retransmits selectively, the rules of go-back-N do not tell.
-            if info.role == Role::Request && input.source.is_some() {
-                out.step(request_step(input, Verdict::Undecided(Undecided::Unsupported)));
-            }
+        // A requester sends SACKs of READ responses; the judge of responses has them.
+        if !self.services.contains(&info.service) || input.facts.is_sack_of_responses() {
             return;
         }
         match input.note.role {
@@ -281,13 +261,16 @@ impl Requester {
             Some(record) if info.service == Service::Uc => {
                 self.take_copy(&request, &record, broken)
             }
+            Some(record) if self.params.is_selective => {
+                self.take_selective(&request, &record, broken)
+            }
             Some(record) => self.take_again(&request, &record, broken),
             _ if sequence < self.forgotten => Ok(Some(Undecided::BeyondLimits)),
             _ => {
                 broken = broken.or_else(|| self.check_unserved(&request));
                 let is_new = sequence >= self.space.next();
                 let Taken { checked, is_pending } = self.take_new(&request, broken);
-                if is_new {
+                if is_new || self.params.is_selective {
                     self.recovery.set_cursor(self.space.next());
                 } else {
                     self.follow_fill(&request);
@@ -391,7 +374,8 @@ impl Requester {
             return None;
         }
         let passes = if self.gaps > 1 { GAP_PASSES_LOSSY } else { GAP_PASSES };
-        let is_asked_for = self.recovery.is_named(gap);
+        let nak = self.recovery.open(Signal::SequenceError);
+        let is_asked_for = nak.is_some_and(|nak| nak.from == gap);
         let is_skipped = if self.is_local() {
             record.transmissions > 1 || is_asked_for
         } else {

@@ -2,17 +2,15 @@
 
 use super::credits::MessageNumber;
 use crate::analysis::RethFacts;
-use crate::observe::transmissions::{Spanning, Transmissions};
-use crate::time::Instant;
+use crate::observe::transmissions::{Sent, Transmissions};
 use crate::wire::{Opcode, OpcodeInfo, Operation, Position};
 
 /// One request packet.
+pub(super) type Record = Sent<Marks>;
+
+/// Facts of a packet beside its transmissions.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Record {
-    /// Sequence number: the PSN, counted on beyond 2^24.
-    pub(super) sequence: u64,
-    /// Number of sequence numbers: 1, or as many as a READ has responses.
-    pub(super) span: u32,
+pub(super) struct Marks {
     /// READ: the path MTU is not known, and the PSN of the next packet told the span.
     pub(super) is_span_guessed: bool,
     pub(super) opcode: Opcode,
@@ -26,11 +24,6 @@ pub(super) struct Record {
     pub(super) write: Option<(u64, u32)>,
     /// Its message, and how many of those before that take no receive.
     pub(super) message: MessageNumber,
-    /// Time, frame and pass of the last transmission.
-    pub(super) time: Instant,
-    pub(super) frame: u64,
-    pub(super) pass: u32,
-    pub(super) transmissions: u16,
     /// READ, ATOMIC, FLUSH: behind the last response that came in order.
     pub(super) answered: u64,
 }
@@ -63,18 +56,8 @@ pub(super) fn counts_as_read(info: &OpcodeInfo) -> bool {
     info.operation.counts_as_rd_atomic()
 }
 
-impl Spanning for Record {
-    fn sequence(&self) -> u64 {
-        self.sequence
-    }
-
-    fn end(&self) -> u64 {
-        self.sequence + u64::from(self.span)
-    }
-}
-
 /// Records, with gaps where packets were not captured.
-impl Transmissions<Record> {
+impl Transmissions<Marks> {
     /// Returns the first record from `sequence` on whose response is not complete.
     pub(super) fn first_unanswered(&self, sequence: u64) -> Option<&Record> {
         self.from(sequence).find(|record| record.is_unanswered())

@@ -1,14 +1,13 @@
 //! Requests that are sent for the first time: PSN order, opcode sequence, lengths, limits.
 
 use super::limits::{PENDING_BYTES_MAX, REACTION, REORDER};
-use super::record::{Record, counts_as_read};
+use super::record::{Marks, Record, counts_as_read};
 use super::rules;
 use super::shape::{Break, digest};
 use super::state::{Checked, Pending, Requester};
 use crate::analysis::{PacketFacts, RethFacts};
 use crate::observe::mtu::{MTUS, responses_of};
 use crate::observe::sequence::psn_of;
-use crate::observe::transmissions::Spanning;
 use crate::replay::Undecided;
 use crate::time::Instant;
 use crate::wire::{OpcodeInfo, Operation, Position, Psn};
@@ -70,11 +69,6 @@ impl Requester {
         // Behind a READ whose number of responses is a guess, packets may be missing.
         let is_sure = |before: &Record| !before.is_span_guessed || request.info.position.begins();
         let adjacent = before.filter(|before| before.end() == sequence && is_sure(before));
-        let overlapped = before.filter(|before| before.end() > sequence);
-        let overlapped = overlapped.filter(|read| !self.shorten_read(read.sequence, sequence));
-        if let (Ok(_), Some(read)) = (&checked, overlapped) {
-            checked = Err(inside_read(request, &read));
-        }
         self.join_write(&mut record, before.as_ref());
         if checked.is_ok() {
             checked = self.check_write(request, &record).map_or(Ok(None), Err);
@@ -107,11 +101,8 @@ impl Requester {
             let PacketFacts { frame, opcode, .. } = *request.facts;
             self.pending.push_back(Pending { sequence, frame, opcode, bytes });
         }
-        // Inside the PSNs of a READ there is no place for another packet.
-        if overlapped.is_none() {
-            self.space.set_next(self.space.next().max(record.end()));
-            self.remember(record);
-        }
+        self.space.set_next(self.space.next().max(record.end()));
+        self.remember(record);
         Taken { checked, is_pending }
     }
 
@@ -179,30 +170,19 @@ impl Requester {
             }
             _ => false,
         };
-        if !is_part {
-            self.shorten_read(read.sequence, request.sequence);
+        let span = u32::try_from(request.sequence - read.sequence).unwrap_or(1);
+        if let Some(read) = self.records.get_mut(read.sequence).filter(|_| !is_part) {
+            read.span = span;
         }
     }
 
-    /// A request stands inside the PSNs that a READ was thought to have because the next packet
-    /// captured left room for them: packets were missing, and it has fewer. Whether it was so.
-    fn shorten_read(&mut self, read: u64, sequence: u64) -> bool {
-        let Some(read) = self.records.get_mut(read).filter(|read| read.is_span_guessed) else {
-            return false;
-        };
-        read.span = u32::try_from(sequence - read.sequence).unwrap_or(1).max(1);
-        true
-    }
-
     fn record_of(&self, request: &Request<'_>) -> Record {
-        let Request { facts, sequence, now, .. } = *request;
+        let Request { facts, sequence, .. } = *request;
         let write = match (request.info.operation, facts.reth) {
             (Operation::Write, Some(reth)) => Some((sequence, reth.length)),
             _ => None,
         };
-        Record {
-            sequence,
-            span: self.span_of(request),
+        let marks = Marks {
             is_span_guessed: false,
             opcode: facts.opcode,
             is_broken: false,
@@ -211,12 +191,10 @@ impl Requester {
             reth: facts.reth,
             write,
             message: self.credits.last(),
-            time: now,
-            frame: facts.frame,
-            pass: self.recovery.pass(),
-            transmissions: 1,
             answered: sequence,
-        }
+        };
+        let pass = self.recovery.rewind().pass;
+        Record::new(sequence, self.span_of(request), pass, facts, marks)
     }
 
     /// Finds out to which WRITE a MIDDLE or LAST belongs, across packets that were not captured if

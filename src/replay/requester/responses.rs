@@ -2,10 +2,9 @@
 
 use core::time::Duration;
 
-use super::recovery::{Rnr, Trigger};
 use super::state::Requester;
 use crate::analysis::PacketFacts;
-use crate::observe::transmissions::Spanning;
+use crate::observe::requester::recovery::{Signal, Trigger};
 use crate::time::Instant;
 use crate::wire::aeth::{Answer, NakCode};
 use crate::wire::{OpcodeInfo, Operation, Position};
@@ -51,8 +50,8 @@ impl Requester {
             Some(Answer::RnrNak(timer)) if !is_stale => {
                 let timer = Duration::from_micros(timer.micros().into());
                 let sent = self.records.get(sequence).map_or(Instant::ZERO, |record| record.time);
-                let rnr = Rnr { sequence, time: now, frame: packet.frame, timer };
-                self.recovery.handle_rnr(rnr, sent);
+                let rnr = Trigger::new(Signal::RnrNak, sequence, (now, packet.frame));
+                self.recovery.handle(Trigger { timer, ..rnr }, sent);
             }
             Some(Answer::Nak(code)) => self.handle_nak(sequence, code, packet, is_stale),
             _ => {}
@@ -71,25 +70,30 @@ impl Requester {
     /// answers behind that counts (§9.7.5.1.1). Elsewhere than at the requester the capture may
     /// miss responses.
     fn passed_by(&self, sequence: u64, is_data: bool) -> Option<u64> {
-        if !self.is_local() || self.unanswered == 0 {
+        // With selective repeat the requester keeps the later response, and does not go back.
+        if !self.is_local() || self.unanswered == 0 || self.params.is_selective {
             return None;
         }
         let record = self.records.first_unanswered(self.progress.una())?;
-        let is_own = is_data && (record.sequence..record.end()).contains(&sequence);
+        let is_own = is_data && record.range().contains(&sequence);
         (record.answered <= sequence && !is_own).then_some(record.answered)
     }
 
     /// A response with data, or the value before an atomic operation.
     fn handle_data(&mut self, sequence: u64, packet: &PacketFacts) {
+        let is_selective = self.params.is_selective;
         let Some(record) = self.records.get_mut(sequence) else { return };
-        if !record.needs_response() || record.answered != sequence {
+        // With selective repeat later responses count, and the missing ones are retransmitted.
+        let is_due = record.answered == sequence || is_selective && record.answered < sequence;
+        if !record.needs_response() || !is_due {
             return;
         }
-        record.answered += 1;
+        record.answered = sequence + 1;
         // Progress within a READ restarts the timer, as every progress does.
         self.progress.note(packet.time, packet.frame);
         if record.answered == record.end() {
-            let record = super::record::Record { answered: record.sequence, ..*record };
+            let mut record = *record;
+            record.answered = record.sequence;
             self.count_answered(&record);
         }
     }
@@ -105,27 +109,34 @@ impl Requester {
         if sequence < record.answered {
             return;
         }
-        let (from, until) = (record.sequence, record.end() - 1);
-        let (time, frame) = (packet.time, packet.frame);
-        self.recovery.handle_overtaken(Trigger { from, until, time, frame, is_served: false });
+        let at = (packet.time, packet.frame);
+        let implied = Trigger::new(Signal::ImpliedNak, record.sequence, at);
+        self.recovery.handle(Trigger { until: record.end() - 1, ..implied }, Instant::ZERO);
     }
 
     fn handle_nak(&mut self, sequence: u64, code: NakCode, packet: &PacketFacts, is_stale: bool) {
         let (time, frame) = (packet.time, packet.frame);
+        if packet.is_sack() {
+            self.recovery.handle_sack(Trigger::of_sack(packet, sequence));
+            return;
+        }
         if code == NakCode::PsnSequenceError {
             let record = self.records.get(sequence);
             let from = record.map_or(sequence, |record| record.sequence);
             let until = record.map_or(sequence, |record| record.end() - 1).max(sequence);
+            let sent = record.map_or(Instant::ZERO, |record| record.time);
             if !is_stale {
-                self.recovery.handle_nak(Trigger { from, until, time, frame, is_served: false });
+                let nak = Trigger::new(Signal::SequenceError, from, (time, frame));
+                self.recovery.handle(Trigger { until, ..nak }, sent);
             }
             return;
         }
         let first = self.records.get(sequence).map_or(sequence, |record| record.sequence);
         self.advance(time, frame);
-        let is_in_read = self.records.get(self.progress.una()).is_some_and(|record| {
-            record.is_unanswered() && (record.sequence..record.end()).contains(&sequence)
-        });
+        let is_in_read = self
+            .records
+            .get(self.progress.una())
+            .is_some_and(|record| record.is_unanswered() && record.range().contains(&sequence));
         if (self.progress.una() == first || is_in_read) && sequence >= first {
             self.failed.get_or_insert((time, frame));
         }

@@ -1,16 +1,15 @@
 //! Retransmissions: the same contents, for a cause, from the right place on.
 
-use core::time::Duration;
-
+use super::attempts::Cause;
 use super::limits::{REACTION, REORDER, RNR_SLACK};
 use super::record::Record;
-use super::recovery::{Attempts, Cause, Rnr};
 use super::requests::{Request, inside_read, is_rest_of};
 use super::rules;
 use super::shape::{Break, digest};
 use super::state::{Checked, Requester};
+use crate::observe::requester::causes::{Causes, Tolerance};
+use crate::observe::requester::recovery::{Signal, Trigger};
 use crate::observe::sequence::psn_of;
-use crate::observe::transmissions::Spanning;
 use crate::replay::Undecided;
 use crate::time::Instant;
 use crate::wire::Operation;
@@ -39,6 +38,22 @@ impl Requester {
         let counted = self.apply(request, record, repeat);
         let undecided = contents?.or(cause?);
         counted.map_or(Ok(undecided), Err)
+    }
+
+    /// Takes a packet of a connection with selective repeat whose PSN was seen before. Its contents
+    /// must be those that were sent. If no SACK asks for it, its cause is undecided: timers of the
+    /// requester are not in the capture.
+    pub(super) fn take_selective(
+        &mut self,
+        request: &Request<'_>,
+        record: &Record,
+        broken: Option<Break>,
+    ) -> Checked {
+        let contents = broken.map_or_else(|| self.check_contents(request, record), Err);
+        let sack = self.recovery.sack_of(request.sequence, record);
+        self.note_again(request, true);
+        let undecided = sack.is_none().then_some(Undecided::Unsupported);
+        contents.map(|cut| cut.or(undecided))
     }
 
     /// Takes a packet of an unreliable connection whose PSN was seen before: only the network makes
@@ -114,26 +129,41 @@ impl Requester {
 
     /// Returns what made the packet come again, and whether that may be.
     fn judge_repeat(&self, request: &Request<'_>, record: &Record) -> (Repeat, Checked) {
+        let causes = self.causes(request, record);
         if self.is_local() {
-            self.judge_at_requester(request, record)
+            self.judge_at_requester(request, record, causes)
         } else {
-            self.judge_elsewhere(request, record)
+            self.judge_elsewhere(request, record, causes)
         }
+    }
+
+    fn causes(&self, request: &Request<'_>, record: &Record) -> Causes {
+        let tolerance = Tolerance { timeout: self.timeout_least(), copy: REORDER };
+        self.recovery.causes(request.sequence, record, request.now, tolerance)
+    }
+
+    /// The last NAK, if the requester did not go back since.
+    fn unserved_nak(&self) -> Option<Trigger> {
+        self.recovery.open(Signal::SequenceError).filter(|nak| !nak.is_served())
     }
 
     /// Judges a packet that was captured at the requester: all that it sends is seen, in order,
     /// and once.
-    fn judge_at_requester(&self, request: &Request<'_>, record: &Record) -> (Repeat, Checked) {
+    fn judge_at_requester(
+        &self,
+        request: &Request<'_>,
+        record: &Record,
+        causes: Causes,
+    ) -> (Repeat, Checked) {
         let Request { sequence, now, .. } = *request;
         let una = self.progress.una();
-        if sequence >= self.recovery.cursor() {
+        if causes.contains(Causes::CONTINUED) {
             let is_in_order = sequence == self.recovery.cursor() || sequence <= una;
             let checked = if is_in_order { Ok(None) } else { Err(self.skips(sequence)) };
             return (Repeat::Continue, checked);
         }
         let settled = self.progress.settled(now);
-        let elapsed = now.saturating_since(record.time);
-        let is_timeout = elapsed >= self.timeout_least();
+        let is_timeout = causes.contains(Causes::TIMEOUT);
         if record.end() <= settled && record.sequence < settled {
             let found = format!("PSN {} was acknowledged", psn_of(sequence));
             let broken = Break::new(&rules::RETRANSMISSION_CAUSE, found);
@@ -142,19 +172,19 @@ impl Requester {
                 Err(broken.with_frame(self.progress.last_frame())),
             );
         }
-        if self.recovery.is_asked_for(sequence, record) {
+        if causes.contains(Causes::NAK) {
             return (Repeat::Rewind(Cause::Loss), Ok(None));
         }
         let is_start = self.progress.is_start(sequence, record.sequence..record.end());
-        if self.recovery.is_reaction(sequence, now)
-            || is_start && self.recovery.has_settled_cause(sequence, record, now)
+        if causes.contains(Causes::SETTLED_NAK)
+            || is_start && causes.contains(Causes::SETTLED_EARLIER_NAK)
         {
             // Progress since then lets it count anew.
             return (Repeat::Rewind(Cause::Unknown), Ok(None));
         }
         if let Some(rnr) = self.recovery.settled_rnr_of(sequence, record).filter(|_| is_start)
             && early(&rnr, now).is_none()
-            && now <= rnr.time.saturating_add(rnr.timer).saturating_add(REACTION)
+            && now <= rnr.expires().saturating_add(REACTION)
         {
             return (Repeat::Rewind(Cause::Unknown), Ok(None));
         }
@@ -169,7 +199,7 @@ impl Requester {
         // A PSN that was never sent is another matter.
         let is_sent = |sequence: u64| self.records.get(sequence).is_some();
         let oldest = self.records.get(una).map_or(u64::MAX, |record| record.end() - 1);
-        let unserved = self.recovery.unserved_nak();
+        let unserved = self.unserved_nak();
         let checked = if unserved.is_some_and(|nak| !is_sent(nak.from)) {
             Ok(None)
         } else if let Some(nak) = unserved.filter(|_| !is_timeout) {
@@ -180,7 +210,7 @@ impl Requester {
             );
             Err(Break::new(&rules::RETRANSMISSION_START, found).with_frame(nak.frame))
         } else if !is_timeout {
-            Err(self.without_cause(request, elapsed))
+            Err(self.without_cause(request, record))
         } else if sequence > oldest {
             let found = format!(
                 "goes back to PSN {}, not acknowledged is PSN {}",
@@ -196,49 +226,51 @@ impl Requester {
 
     /// Judges a packet that was captured elsewhere: packets may be lost, copied or reordered before
     /// the capture point, and responses lost behind it.
-    fn judge_elsewhere(&self, request: &Request<'_>, record: &Record) -> (Repeat, Checked) {
-        let Request { sequence, now, .. } = *request;
-        if sequence >= self.recovery.cursor() {
+    fn judge_elsewhere(
+        &self,
+        request: &Request<'_>,
+        record: &Record,
+        causes: Causes,
+    ) -> (Repeat, Checked) {
+        if causes.contains(Causes::CONTINUED) {
             return (Repeat::Continue, Ok(None));
         }
-        if self.recovery.is_overtaken(sequence, record) {
+        if causes.contains(Causes::OVERTAKEN) {
             return (Repeat::Copy, Ok(None));
         }
-        let elapsed = now.saturating_since(record.time);
-        let is_timeout = elapsed >= self.timeout_least();
-        if self.recovery.is_asked_for(sequence, record) {
+        let is_timeout = causes.contains(Causes::TIMEOUT);
+        if causes.contains(Causes::NAK) {
             // It may go on with what a packet began that was lost, or taken for a copy.
             let cause = if is_timeout { Cause::Loss } else { Cause::Unknown };
             return (Repeat::Rewind(cause), Ok(None));
         }
         if let Some(rnr) = self.recovery.rnr_of(record) {
             let cause = if is_timeout { Cause::Unknown } else { Cause::Rnr };
-            return match early(&rnr, now) {
+            return match early(&rnr, request.now) {
                 None => (Repeat::Rewind(cause), Ok(None)),
                 Some(_) if is_timeout => (Repeat::Rewind(Cause::Loss), Ok(None)),
-                Some(_) if elapsed <= REORDER => (Repeat::Copy, Ok(None)),
+                Some(_) if causes.contains(Causes::COPY) => (Repeat::Copy, Ok(None)),
                 Some(broken) if self.has_all_responses() => (Repeat::Rewind(cause), Err(broken)),
                 Some(_) => (Repeat::Rewind(cause), Ok(Some(Undecided::MissingPackets))),
             };
         }
-        if self.recovery.may_have_begun(record, now, REORDER) {
+        if causes.contains(Causes::OVERTAKEN_FIRST) {
             return (Repeat::Copy, Ok(None));
         }
         if is_timeout {
             return (Repeat::Rewind(Cause::Loss), Ok(None));
         }
-        if elapsed <= REORDER {
+        if causes.contains(Causes::COPY) {
             return (Repeat::Copy, Ok(None));
         }
-        let is_behind = self.recovery.is_asked_before(sequence);
         let checked = if !self.params.is_answered {
             Ok(Some(Undecided::OneDirection))
-        } else if is_behind || !self.has_all_responses() {
+        } else if causes.contains(Causes::EARLIER_NAK) || !self.has_all_responses() {
             // The first packets that it retransmitted may have been lost, or the capture may miss a
             // NAK.
             Ok(Some(Undecided::MissingPackets))
         } else {
-            Err(self.without_cause(request, elapsed))
+            Err(self.without_cause(request, record))
         };
         (Repeat::Rewind(Cause::Loss), checked)
     }
@@ -250,16 +282,24 @@ impl Requester {
         let behind =
             self.records.after(request.sequence).map_or(Instant::ZERO, |behind| behind.time);
         let is_timeout = request.now.saturating_since(behind) >= self.timeout_least();
-        if self.recovery.is_asked_for(request.sequence, &record) || is_timeout {
-            self.recovery.go_back(request.sequence, &record, request.now);
+        let causes = self.causes(request, &record);
+        if causes.contains(Causes::NAK) || is_timeout {
+            self.go_back(request, &record);
             self.recovery.set_cursor(record.end());
             if let Some(known) = self.records.get_mut(request.sequence) {
-                known.pass = self.recovery.pass();
+                known.pass = self.recovery.rewind().pass;
             }
         }
     }
 
-    fn without_cause(&self, request: &Request<'_>, elapsed: Duration) -> Break {
+    /// The requester went back to a packet.
+    fn go_back(&mut self, request: &Request<'_>, record: &Record) {
+        self.recovery.go_back(request.sequence, request.now, request.facts.frame);
+        self.recovery.serve(request.sequence, record.time);
+    }
+
+    fn without_cause(&self, request: &Request<'_>, record: &Record) -> Break {
+        let elapsed = request.now.saturating_since(record.time);
         let found = format!(
             "PSN {} again after {} µs, no NAK asks for it, and the timeout is at least {} µs",
             psn_of(request.sequence),
@@ -281,13 +321,13 @@ impl Requester {
 
     /// Checks whether an older packet should have come before a new one.
     pub(super) fn check_unserved(&self, request: &Request<'_>) -> Option<Break> {
-        if !self.is_local() {
+        if !self.is_local() || self.params.is_selective {
             return None;
         }
         let una = self.progress.una();
-        if let Some(nak) = self.recovery.unserved_nak()
-            && !self.recovery.is_waiting()
-            && !self.recovery.is_retrying(una)
+        if let Some(nak) = self.unserved_nak()
+            && self.recovery.open(Signal::RnrNak).is_none()
+            && !self.attempts.is_retrying(una)
             && request.now > nak.time.saturating_add(REACTION)
             && request.sequence > nak.until
         {
@@ -307,41 +347,46 @@ impl Requester {
 
     /// Follows the requester, and tells if it went back too often.
     fn apply(&mut self, request: &Request<'_>, record: &Record, repeat: Repeat) -> Option<Break> {
-        let Request { sequence, now, .. } = *request;
+        let sequence = request.sequence;
         let mut broken = None;
         if let Repeat::Rewind(cause) = repeat {
-            self.recovery.go_back(sequence, record, now);
-            let attempts = self.recovery.count(cause, sequence, self.progress.una());
-            broken = self.check_attempts(cause, attempts);
+            self.go_back(request, record);
+            self.attempts.count(cause, sequence, self.progress.una());
+            broken = self.check_attempts(cause);
         }
         if repeat != Repeat::Copy {
             self.recovery.set_cursor(record.end());
         }
-        let pass = self.recovery.pass();
-        if let Some(known) = self.records.get_mut(sequence) {
-            if repeat != Repeat::Copy || known.pass != pass {
-                known.transmissions = known.transmissions.saturating_add(1);
-                (known.time, known.pass) = (now, pass);
-            }
-            if known.is_broken {
-                // What it was before counts for nothing.
-                known.digest = digest(request.bytes);
-                (known.opcode, known.reth) = (request.facts.opcode, request.facts.reth);
-            }
-        }
+        self.note_again(request, repeat != Repeat::Copy);
         broken
     }
 
+    /// Notes that a packet came again; `is_sent`: the requester sent it, and the network did not
+    /// copy it.
+    fn note_again(&mut self, request: &Request<'_>, is_sent: bool) {
+        let pass = self.recovery.rewind().pass;
+        let Some(known) = self.records.get_mut(request.sequence) else { return };
+        if is_sent || known.pass != pass {
+            known.transmissions = known.transmissions.saturating_add(1);
+            (known.time, known.pass) = (request.now, pass);
+        }
+        if known.is_broken {
+            // What it was before counts for nothing.
+            known.digest = digest(request.bytes);
+            (known.opcode, known.reth) = (request.facts.opcode, request.facts.reth);
+        }
+    }
+
     /// Checks the number of rewinds since the last progress against the retry counts.
-    fn check_attempts(&self, cause: Cause, attempts: Attempts) -> Option<Break> {
+    fn check_attempts(&self, cause: Cause) -> Option<Break> {
         let (rule, count, most, kind) = match cause {
             Cause::Unknown => return None,
             Cause::Rnr => {
                 let most = self.params.rnr_retry_count.filter(|&count| count < 7)?;
-                (&rules::RNR_RETRY_COUNT, attempts.rnrs, most, "RNR retry")
+                (&rules::RNR_RETRY_COUNT, self.attempts.rnrs, most, "RNR retry")
             }
             Cause::Loss => {
-                (&rules::RETRY_COUNT, attempts.losses, self.params.retry_count?, "retry")
+                (&rules::RETRY_COUNT, self.attempts.losses, self.params.retry_count?, "retry")
             }
         };
         (count > u32::from(most))
@@ -350,7 +395,7 @@ impl Requester {
 }
 
 /// Checks whether a retransmission at `now` is too early after an RNR NAK.
-fn early(rnr: &Rnr, now: Instant) -> Option<Break> {
+fn early(rnr: &Trigger, now: Instant) -> Option<Break> {
     let waited = now.saturating_since(rnr.time);
     let least = rnr.timer.saturating_sub(rnr.timer / 8).saturating_sub(RNR_SLACK);
     (waited < least).then(|| {

@@ -3,16 +3,17 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use super::attempts::Attempts;
 use super::credits::Credits;
 use super::limits::{HISTORY_MAX, RECORDS_MAX, TIMEOUT_LEAST};
 use super::params::Params;
 use super::progress::Progress;
-use super::record::Record;
-use super::recovery::Recovery;
+use super::record::{Marks, Record};
 use super::shape::{Break, hash};
 use crate::analysis::PacketFacts;
+use crate::observe::requester::recovery::Recovery;
 use crate::observe::sequence::PsnSpace;
-use crate::observe::transmissions::{Spanning, Transmissions};
+use crate::observe::transmissions::Transmissions;
 use crate::replay::Survey;
 use crate::time::Instant;
 use crate::wire::{Opcode, PKey, Psn};
@@ -60,7 +61,8 @@ pub(super) struct Requester {
     pub(super) first: u64,
     pub(super) progress: Progress,
     pub(super) recovery: Recovery,
-    pub(super) records: Transmissions<Record>,
+    pub(super) attempts: Attempts,
+    pub(super) records: Transmissions<Marks>,
     /// Maximum number of acknowledged records, and of all records.
     pub(super) history_max: usize,
     pub(super) records_max: usize,
@@ -118,6 +120,7 @@ impl Requester {
         self.first = sequence;
         self.progress.start_at(sequence);
         self.recovery.start_at(sequence);
+        self.attempts.start_at(sequence);
     }
 
     /// The shortest time after which a timeout may be the cause of a retransmission.
@@ -142,7 +145,8 @@ impl Requester {
         }
         let waiting = self.records.get(before).filter(|record| record.transmissions == 1);
         if self.progress.advance(una, waiting.map(|record| record.time), now, frame) {
-            self.recovery.settle(una);
+            self.recovery.settle(una, now);
+            self.recovery.settle_implied(una);
         }
     }
 

@@ -41,7 +41,6 @@ mod track;
 mod unsent;
 mod world;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::judge::{Input, Judge, Sink, median};
@@ -67,8 +66,6 @@ pub(super) struct Responders {
     tracks: FoldMap<Key, Box<Track>>,
     tracks_max: usize,
     targets_max: usize,
-    /// Connections with SACKs.
-    selective: BTreeSet<FlowNumber>,
     /// Counts packets, to find the track that was used least recently.
     clock: u64,
 }
@@ -78,14 +75,7 @@ impl Responders {
     pub(super) fn new(survey: Arc<Survey>, options: &Options, shards: usize) -> Self {
         let world = World::new(survey, options, shards);
         let (tracks_max, targets_max) = (RESPONDERS_MAX / shards, TARGETS_MAX / shards);
-        Self {
-            world,
-            tracks: FoldMap::default(),
-            tracks_max,
-            targets_max,
-            selective: BTreeSet::new(),
-            clock: 0,
-        }
+        Self { world, tracks: FoldMap::default(), tracks_max, targets_max, clock: 0 }
     }
 
     /// Whether a request in flight on any connection of the host writes where data differs: then
@@ -185,6 +175,11 @@ impl Responders {
         out.step(step(input, verdict));
     }
 
+    /// Whether a packet belongs to a connection with selective repeat.
+    fn is_selective(&self, input: &Input<'_>) -> bool {
+        self.world.survey.is_selective(input.note.flow)
+    }
+
     /// Notes what a packet tells of the memory of the hosts that sent it and that it is for.
     fn note_memory(&mut self, input: &Input<'_>, info: &OpcodeInfo) {
         let facts = input.facts;
@@ -206,7 +201,7 @@ impl Responders {
         {
             self.world.note_landing(facts, host);
         }
-        if info.service == Service::Uc && is_request {
+        if is_request && (info.service == Service::Uc || self.is_selective(input)) {
             self.world.forget_written(input, info, host);
         }
     }
@@ -222,16 +217,8 @@ impl Judge for Responders {
         {
             return;
         }
-        if input.facts.is_sack() && !self.world.survey.is_damaged(input.facts) {
-            // As many as there may be responders.
-            if self.selective.len() < self.tracks_max {
-                self.selective.insert(input.note.flow);
-            }
-            self.tracks.retain(|key, _| key.0 != input.note.flow);
-        }
-        if self.selective.contains(&input.note.flow) {
-            // Whether its ends agreed on selective repeat, and what a responder holds, the capture
-            // does not tell.
+        if self.is_selective(input) {
+            // What a responder holds, the capture does not tell.
             if info.role == Role::Response && input.source.is_some() {
                 out.step(step(input, Verdict::Undecided(Undecided::Unsupported)));
             }

@@ -224,7 +224,7 @@ impl Track {
         let is_here = is_at(end);
         let is_complete = is_here || is_at(end.other());
         let may_have_failed = connection.is_some_and(|it| it.directions[end].has_failed);
-        let first_psn = connection.and_then(|it| it.starting_psns[end.other()]);
+        let first_psn = connection.and_then(|it| it.setup.starting_psns[end.other()]);
         Self {
             id,
             flow,

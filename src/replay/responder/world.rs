@@ -84,11 +84,16 @@ impl World {
         }
     }
 
-    /// A WRITE of an unreliable connection changes memory at a time that no answer shows. Where it
-    /// does is not known if the beginning of its message was not captured.
+    /// A WRITE of an unreliable connection, or of one with selective repeat, changes memory at a
+    /// time that no answer shows, and so does an ATOMIC. Where a WRITE does is not known if the
+    /// beginning of its message was not captured.
     pub(super) fn forget_written(&mut self, input: &Input<'_>, info: &OpcodeInfo, host: HostId) {
-        if info.operation != Operation::Write {
-            return;
+        match info.operation {
+            Operation::Write => {}
+            Operation::CompareSwap | Operation::FetchAdd => {
+                return self.memory.note_activity(host, input.facts.frame);
+            }
+            _ => return,
         }
         let (key, psn) = ((input.note.flow, input.note.sender), input.facts.psn);
         let is_next = self.unreliable_writes.remove(&key) == Some(psn);

@@ -102,7 +102,7 @@ fn specs_are_read_or_refused_with_the_cure() {
         text.parse::<MutateSpec>().unwrap();
     }
     for (text, cure) in
-        [("color", "neither a field"), ("psn=blue", "neighbor or random"), ("", "neither a field")]
+        [("color", "neither a field"), ("psn=blue", "neighbor and random"), ("", "neither a field")]
     {
         let error = text.parse::<MutateSpec>().unwrap_err();
         assert!(error.contains(cure), "{text}: {error}");
