@@ -72,7 +72,18 @@ impl Manager {
 
     /// Binds an id to an address of a device, or to a wildcard; port 0 is an ephemeral one.
     pub fn bind(&mut self, id: CmId, address: SocketAddr) -> Result<(), Error> {
-        self.bind_for(id, address, None)
+        self.bind_unless(id, address, |_| false)
+    }
+
+    /// Binds an id as [`bind`](Self::bind) does, but to no ephemeral port that `is_taken`: another
+    /// manager of the address listens there.
+    pub(crate) fn bind_unless(
+        &mut self,
+        id: CmId,
+        address: SocketAddr,
+        is_taken: impl Fn(SocketAddr) -> bool,
+    ) -> Result<(), Error> {
+        self.bind_for(id, address, None, &is_taken)
     }
 
     fn bind_for(
@@ -80,6 +91,7 @@ impl Manager {
         id: CmId,
         address: SocketAddr,
         destination: Option<SocketAddr>,
+        is_taken: &dyn Fn(SocketAddr) -> bool,
     ) -> Result<(), Error> {
         let chance = self.random.next();
         let bind_v6_only = self.config.bind_v6_only;
@@ -109,7 +121,8 @@ impl Manager {
             listening: false,
         };
         let (space, ports) = (entry.space, self.config.ephemeral_ports.clone());
-        let port = self.spaces.bind(space, address.port(), binding, &ports, chance)?;
+        let is_taken = |port| is_taken(SocketAddr::new(listens_at.ip(), port));
+        let port = self.spaces.bind(space, address.port(), binding, &ports, chance, &is_taken)?;
         let entry = self.id_mut(id)?;
         let mut source = address;
         source.set_port(port);
@@ -182,6 +195,7 @@ impl Manager {
                 id,
                 source.unwrap_or_else(|| SocketAddr::new(any, 0)),
                 Some(destination),
+                &|_| false,
             )?;
         }
         self.queried += 1;

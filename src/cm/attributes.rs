@@ -10,7 +10,7 @@ use super::table::CmId;
 use crate::verbs::{
     Access, AckTimeout, AttrMask, PortNum, QpAttr, QpState, QpType, RetryCount, RnrRetry,
 };
-use crate::wire::Bits;
+use crate::wire::{Bits, Qpn};
 
 /// The attributes that count in INIT.
 const INIT: AttrMask =
@@ -68,6 +68,25 @@ impl Manager {
             attr.timeout = AckTimeout(Bits::low(u32::from(timeout)));
         }
         Ok((attr, mask))
+    }
+
+    /// Whether the QP of an id is to use selective repeat, so that the caller agrees on it beside
+    /// applying [`qp_attr`](Self::qp_attr). After a CONNECT_REQUEST: whether the peer offers it;
+    /// the caller answers by [`ConnParam::selective_repeat`](super::ConnParam::selective_repeat).
+    /// After a CONNECT_RESPONSE: whether the peer has accepted this side's offer. Before, and when
+    /// the connection is over, it is not.
+    pub fn selective_repeat(&self, id: CmId) -> bool {
+        let connection = self.ids.get(id).and_then(|entry| entry.connection);
+        let connection = connection.and_then(|name| self.connections.get(name));
+        connection.is_some_and(|connection| {
+            require_peer(connection).is_ok() && connection.negotiated.selective_repeat
+        })
+    }
+
+    /// Returns the number of an id's own QP, once the peer was told of it.
+    pub fn local_qpn(&self, id: CmId) -> Option<Qpn> {
+        let connection = self.connections.get(self.ids.get(id)?.connection?)?;
+        Some(connection.local_qpn).filter(|qpn| *qpn != Qpn::new(0))
     }
 }
 

@@ -28,6 +28,9 @@ pub(super) struct Negotiated {
     pub(super) rnr_retry_count: u8,
     /// The ACK timeout, as a code.
     pub(super) ack_timeout: u8,
+    /// Whether it uses selective repeat; of a REQ or REP that is not answered, whether its sender
+    /// offers that.
+    pub(super) selective_repeat: bool,
 }
 
 /// The answer that a duplicate gets in timewait.

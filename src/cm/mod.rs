@@ -94,6 +94,9 @@
 //! - Whether the way back to a requester leaves by the interface where the REQ came in is for the
 //!   caller to check.
 //! - Multicast groups of IPv6 work.
+//! - If the program's QP does selective repeat, the REQ offers it, and the REP accepts it, by a bit
+//!   that is reserved ([`selective_repeat`](Manager::selective_repeat)). Without it, the messages
+//!   are Linux's.
 //!
 //! | file | holds |
 //! |---|---|

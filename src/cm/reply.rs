@@ -81,6 +81,7 @@ impl Manager {
         let device = self.devices.get(connection.device).ok_or(Error::NoDevice)?;
         let private_data = private_data::field(&[], param.private_data, private_data_len::REP)?;
         let is_target = connection.negotiated.qp_type == QpType::XrcRecv;
+        let selective_repeat = connection.negotiated.selective_repeat && param.selective_repeat;
         let [_, high, middle, low] = param.ece.vendor_id.to_be_bytes();
         // The target of an XRC connection has its number where an end-to-end context had it.
         let rep = RepRepr {
@@ -101,6 +102,7 @@ impl Manager {
             flow_control: !is_target && param.flow_control,
             rnr_retry_count: Bits::low(u32::from(param.rnr_retry_count.min(7))),
             srq: is_target || param.srq,
+            selective_repeat,
             local_ca_guid: device.guid,
             private_data,
         };
@@ -112,6 +114,7 @@ impl Manager {
             connection.local_qpn = param.qpn;
             connection.negotiated.initiator_depth = param.initiator_depth;
             connection.negotiated.responder_resources = param.responder_resources;
+            connection.negotiated.selective_repeat = selective_repeat;
         }
         self.enter_half_open(name);
         self.send_reliably(now, name, mad);
@@ -177,6 +180,8 @@ impl Manager {
         negotiated.initiator_depth = rep.responder_resources();
         negotiated.responder_resources = rep.initiator_depth();
         negotiated.rnr_retry_count = byte(rep.rnr_retry_count());
+        // A REP that has the bit though its REQ had none means nothing.
+        negotiated.selective_repeat &= rep.selective_repeat();
         let life_time = negotiated.ack_timeout.saturating_sub(1);
         negotiated.ack_timeout = ack_timeout(byte(rep.target_ack_delay()), life_time);
         let param = EventParam::Conn(ConnEvent {

@@ -44,6 +44,10 @@ pub struct ConnParam<'a> {
     pub rnr_retry_count: u8,
     /// Options of an enhanced connection.
     pub ece: Ece,
+    /// Whether the QP, which is RC, does selective repeat if its peer does it, too. Where it
+    /// accepts, whether it uses it: see
+    /// [`Manager::selective_repeat`](super::Manager::selective_repeat).
+    pub selective_repeat: bool,
 }
 
 /// Returns the encoding of a QP type in a REQ: transport service type, and extended transport type.
@@ -97,6 +101,7 @@ impl Manager {
             retry_count: param.retry_count.min(7),
             rnr_retry_count: param.rnr_retry_count.min(7),
             ack_timeout: path.packet_life_time.saturating_add(1).min(31),
+            selective_repeat: req.selective_repeat,
         };
         let schedule = Schedule::new(interval, self.config.max_cm_retries);
         let connection = Connection {
@@ -145,6 +150,7 @@ impl Manager {
             vendor_id: Bits::low(param.ece.vendor_id),
             service_id: ServiceId::rdma_cm(entry.space, destination.port()),
             local_ca_guid: device.guid,
+            selective_repeat: param.selective_repeat && entry.qp_type == QpType::Rc,
             local_q_key: QKey::new(0),
             local_qpn: param.qpn,
             responder_resources: only_if_responds(param.responder_resources),
@@ -415,6 +421,7 @@ impl Manager {
             retry_count: byte(req.retry_count()),
             rnr_retry_count: byte(req.rnr_retry_count()),
             ack_timeout: path.packet_life_time.saturating_add(1).min(31),
+            selective_repeat: req.selective_repeat() && qp_type == QpType::Rc,
         };
         let schedule = Schedule::new(response, byte(req.max_cm_retries()));
         let connection = Connection {

@@ -34,6 +34,7 @@ impl Manager {
             retry_count: 0,
             rnr_retry_count: 0,
             ack_timeout: 0,
+            selective_repeat: false,
         };
         let schedule = Schedule::new(interval, self.config.max_cm_retries);
         let connection = Connection::new(owner, device, ah, negotiated, schedule);

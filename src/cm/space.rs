@@ -68,7 +68,8 @@ pub(super) struct Spaces {
 }
 
 impl Spaces {
-    /// Binds an id to a port, or to an ephemeral one if that is 0, chosen by `chance`.
+    /// Binds an id to a port, or to an ephemeral one if that is 0, chosen by `chance` among those
+    /// that are not taken elsewhere.
     pub(super) fn bind(
         &mut self,
         space: PortSpace,
@@ -76,9 +77,10 @@ impl Spaces {
         binding: Binding,
         ephemeral: &RangeInclusive<u16>,
         chance: u64,
+        is_taken: &dyn Fn(u16) -> bool,
     ) -> Result<u16, Error> {
         let port = match port {
-            0 => self.choose(space, &binding, ephemeral, chance)?,
+            0 => self.choose(space, &binding, ephemeral, chance, is_taken)?,
             port => {
                 let owners = self.ports.get(&(space.0, port)).map(Vec::as_slice);
                 for other in owners.unwrap_or_default() {
@@ -98,13 +100,14 @@ impl Spaces {
         binding: &Binding,
         ephemeral: &RangeInclusive<u16>,
         chance: u64,
+        is_taken: &dyn Fn(u16) -> bool,
     ) -> Result<u16, Error> {
         let count = u64::from(ephemeral.end().saturating_sub(*ephemeral.start())) + 1;
         let ports = (0..count).filter_map(|step| {
             u16::try_from(u64::from(*ephemeral.start()) + (chance % count + step) % count).ok()
         });
         let mut shared = None;
-        for port in ports.filter(|port| *port != 0) {
+        for port in ports.filter(|port| *port != 0 && !is_taken(*port)) {
             let Some(owners) = self.ports.get(&(space.0, port)) else {
                 if port == self.last && count > 1 {
                     continue;
@@ -210,7 +213,7 @@ mod tests {
     }
 
     fn bind(spaces: &mut Spaces, port: u16, binding: Binding) -> Result<u16, Error> {
-        spaces.bind(TCP, port, binding, &PORTS, 7)
+        spaces.bind(TCP, port, binding, &PORTS, 7, &|_| false)
     }
 
     /// Measured on Linux: the same address 98, a wildcard against anything 99.
@@ -224,7 +227,10 @@ mod tests {
         assert_eq!(bind(&mut spaces, 7, binding(3, "10.0.0.2")), Ok(7));
         let v6 = Binding { family_only: true, ..binding(4, "::") };
         assert_eq!(bind(&mut spaces, 7, v6), Ok(7), "both are of their family alone");
-        assert_eq!(spaces.bind(PortSpace::UDP, 7, binding(5, "10.0.0.1"), &PORTS, 0), Ok(7));
+        let udp = |spaces: &mut Spaces, binding| {
+            spaces.bind(PortSpace::UDP, 7, binding, &PORTS, 0, &|_| true)
+        };
+        assert_eq!(udp(&mut spaces, binding(5, "10.0.0.1")), Ok(7), "a port that is named");
         assert_eq!(spaces.len(), 4);
         for number in [1, 3, 4] {
             spaces.release(TCP, 7, CmId::from_number(number));
@@ -261,6 +267,19 @@ mod tests {
         assert_eq!(fifth, Err(Error::AddressNotAvailable));
         assert!(bind(&mut spaces, 0, to(6, "10.0.0.8:1")).is_ok());
         assert_eq!(bind(&mut spaces, 0, binding(7, "0.0.0.0")), Err(Error::AddressNotAvailable));
+    }
+
+    #[test]
+    fn ephemeral_port_is_one_that_is_not_taken_elsewhere() {
+        for chance in 0..100 {
+            let mut spaces = Spaces::default();
+            let free = *PORTS.end();
+            let bound = |spaces: &mut Spaces, is_taken: &dyn Fn(u16) -> bool| {
+                spaces.bind(TCP, 0, binding(1, "10.0.0.1"), &PORTS, chance, is_taken)
+            };
+            assert_eq!(bound(&mut spaces, &|port| port != free), Ok(free), "{chance}");
+            assert_eq!(bound(&mut spaces, &|_| true), Err(Error::AddressNotAvailable));
+        }
     }
 
     #[test]

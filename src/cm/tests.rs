@@ -150,6 +150,7 @@ fn rep(scene: &Scene) -> [u8; MAD_LEN] {
         flow_control: false,
         rnr_retry_count: Bits::low(7),
         srq: false,
+        selective_repeat: false,
         local_ca_guid: PEER_GUID,
         private_data: [0; 196],
     };

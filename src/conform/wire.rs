@@ -90,7 +90,7 @@ impl Receiver for Handled {
     fn receive(&mut self, now: Instant) -> io::Result<usize> {
         let count = self.inner.receive(now)?;
         if count == 0 {
-            // What came was dropped.
+            // The packets that arrived were dropped.
             self.note();
         }
         Ok(count)

@@ -76,6 +76,11 @@ pub(super) trait Id: fmt::Debug + Send + Sync {
     /// Returns what the queue pair must be set to for a state.
     fn qp_attr(&self, state: QpState) -> Result<(QpAttr, AttrMask), Error>;
 
+    /// Whether the queue pair is to use selective repeat: its peer offers it, or has accepted it.
+    fn selective_repeat(&self) -> bool {
+        false
+    }
+
     /// Sends the RTU.
     fn establish(&self) -> Result<(), Error>;
 

@@ -144,9 +144,9 @@ impl Request {
         let qpn = shared.nic.qp_number(qp).ok_or(Error::NoQp)?;
         let deadline = Deadline::after(options.timeout);
         shared.prepare(qp)?;
-        let param = shared.accept_param(options, qpn, offered);
+        let mut param = shared.accept_param(options, qpn, offered);
         // Before the REP: the peer may send as soon as it has that.
-        shared.connect_qp(&*id, qp, Some(&param))?;
+        param.selective_repeat = shared.connect_qp(&*id, qp, Some(&param))?;
         let first_psn = shared.nic.query_qp(qp).ok_or(Error::NoQp)?.rq_psn;
         id.accept(&param)?;
         Ok(Accepting { shared, id: Some(id), qp, private_data, peer, deadline, first_psn })

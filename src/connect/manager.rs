@@ -186,7 +186,9 @@ impl ConnectionManager {
         expect(&*id, EventKind::AddrResolved, to, deadline)?;
         id.resolve_route(options.timeout)?;
         expect(&*id, EventKind::RouteResolved, to, deadline)?;
-        id.connect(&options.param(qpn, shared.rd_atomic_max))?;
+        let selective_repeat = shared.nic.offers_selective_repeat();
+        let param = options.param(qpn, shared.rd_atomic_max);
+        id.connect(&ConnParam { selective_repeat, ..param })?;
         let response = expect(&*id, EventKind::ConnectResponse, to, deadline)?;
         shared.connect_qp(&*id, qp, None)?;
         id.establish()?;
@@ -238,13 +240,15 @@ impl Shared {
     }
 
     /// Takes a queue pair from INIT to RTS by what the connection manager knows of the peer. A REP
-    /// that is about to be sent says how many READs and atomics there are.
+    /// that is about to be sent says how many READs and atomics there are. Returns whether the
+    /// queue pair uses selective repeat, on which it agrees before it can send.
     pub(super) fn connect_qp(
         &self,
         id: &dyn Id,
         qp: QpHandle,
         reply: Option<&ConnParam<'_>>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
+        let is_selective = self.nic.agree_selective_repeat(qp, id.selective_repeat());
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             let (mut attr, mask) = id.qp_attr(state)?;
             attr.min_rnr_timer = RNR_TIMER;
@@ -254,7 +258,7 @@ impl Shared {
             }
             self.modify(qp, &attr, mask)?;
         }
-        Ok(())
+        Ok(is_selective)
     }
 
     /// Returns the parameters by which this side accepts a request: no more READs and ATOMICs than

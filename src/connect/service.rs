@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -218,12 +218,7 @@ impl CmService {
     ) -> Result<Result<(), cm::Error>, ServiceClosed> {
         let mut state = self.inner.running()?;
         let State { manager, registry, .. } = &mut *state;
-        let listens_at = manager.bound_address(address);
-        let conflict = match manager.port_space(id) {
-            Some(space) if !manager.reuses_address(id) => registry.conflict(space, listens_at),
-            _ => Ok(()),
-        };
-        let done = conflict.and_then(|()| manager.bind(id, address));
+        let done = bind(manager, registry, id, address);
         self.inner.carry_out(state);
         Ok(done)
     }
@@ -233,6 +228,12 @@ impl CmService {
     pub fn listen(&self, id: CmId, backlog: u32) -> Result<Result<(), cm::Error>, ServiceClosed> {
         let mut state = self.inner.running()?;
         let State { manager, registry, .. } = &mut *state;
+        if manager.source(id).is_none() {
+            let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+            if let Err(error) = bind(manager, registry, id, any) {
+                return Ok(Err(error));
+            }
+        }
         let claimed = match (manager.port_space(id), manager.source(id)) {
             (Some(space), Some(address)) => registry.claim(space, manager.bound_address(address)),
             _ => Ok(()),
@@ -298,6 +299,21 @@ impl std::fmt::Debug for CmService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CmService").field("process", &self.inner.process).finish_non_exhaustive()
     }
+}
+
+/// Binds an id, but not to where another process that shares the address listens.
+fn bind(
+    manager: &mut Manager,
+    registry: &Registry,
+    id: CmId,
+    address: SocketAddr,
+) -> Result<(), cm::Error> {
+    let listens_at = manager.bound_address(address);
+    let Some(space) = manager.port_space(id) else { return manager.bind(id, address) };
+    if !manager.reuses_address(id) {
+        registry.conflict(space, listens_at)?;
+    }
+    manager.bind_unless(id, address, |at| registry.conflict(space, at).is_err())
 }
 
 impl State {

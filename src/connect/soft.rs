@@ -209,6 +209,11 @@ impl Id for SoftId {
         self.command(|manager, _, id| manager.qp_attr(id, state))
     }
 
+    fn selective_repeat(&self) -> bool {
+        let service = &self.shared.service;
+        service.command(|manager, _| manager.selective_repeat(self.number)).unwrap_or(false)
+    }
+
     fn establish(&self) -> Result<(), Error> {
         self.command(|manager, _, id| manager.establish(id))
     }

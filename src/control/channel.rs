@@ -50,7 +50,7 @@ pub enum ControlError {
     Failed {
         /// Name of the peer.
         peer: &'static str,
-        /// Its reason.
+        /// Reason that the peer gave.
         why: String,
     },
     /// The peer sent another message than the expected one.
@@ -70,7 +70,7 @@ pub enum ControlError {
         peer: &'static str,
         /// The message.
         what: &'static str,
-        /// Its fault.
+        /// Fault of the message.
         why: String,
     },
     /// The peer sent a line that is too long, or not text.
@@ -323,7 +323,7 @@ impl Channel {
 /// A client whose request is known, and that was not welcomed yet.
 #[derive(Debug)]
 pub struct Applicant<'t, R> {
-    /// Its protocol.
+    /// Protocol that the client asked for.
     pub protocol: Protocol,
     /// First message of the client: its request.
     pub request: R,

@@ -15,6 +15,8 @@
 //! /sys/class/misc/rdma_cm/              abi_version, dev
 //! ```
 
+pub mod hw_counters;
+
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
@@ -80,6 +82,8 @@ pub struct DeviceFiles {
 pub enum Node {
     /// A regular file with this text, without the newline at its end.
     Text(String),
+    /// A regular file with a number, which programs add to: 0 until the first one does.
+    Counter,
     /// A regular file that can be opened, but whose reads fail with EINVAL.
     Unreadable,
     /// A symbolic link to this path.
@@ -149,6 +153,7 @@ impl DeviceFiles {
         .into_iter()
         .map(|(path, text)| (path.to_owned(), Node::Text(text)))
         .collect();
+        files.extend(hw_counters::paths().map(|path| (path, Node::Counter)));
         for index in 0..self.gids.len() {
             let row = self.gids.row(index);
             let gid = row.map_or(Gid([0; 16]), |row| row.gid);
@@ -307,6 +312,8 @@ impl Node {
     fn write(&self, path: &Path) -> io::Result<()> {
         let text = match self {
             Self::Text(text) => text,
+            Self::Counter if path.is_file() => return Ok(()),
+            Self::Counter => "0",
             Self::Unreadable => return write_link(path, UNREADABLE),
             Self::Link(to) => return write_link(path, to),
             Self::CharDevice if is_char_device(path) => return Ok(()),

@@ -20,7 +20,7 @@ use crate::ibverbs::{
 use crate::verbs::limits::MESSAGE_BYTES_MAX;
 use crate::verbs::{
     CqHandle, Data, Errno, LocalData, MwBind, MwType, Notify, PostError, QpHandle, RecvWr, SendOp,
-    SendWr, Sge, SrqHandle, Target, Wc, WcOpcode, WcStatus, WrId,
+    SendWr, Sge, SrqHandle, Target, Wc, WcFlags, WcOpcode, WcStatus, WrId,
 };
 use crate::wire::{Qpn, RKey};
 
@@ -360,7 +360,13 @@ fn sges_to_c(sges: &[Sge]) -> &[ibv_sge] {
 /// A completion of C.
 #[inline]
 pub(super) fn to_wc(wc: &ibv_wc) -> Wc {
-    wc.to_wc().unwrap_or_else(|| unknown(wc))
+    let mut wc = *wc;
+    // rxe sets it also for connected queue pairs, whose receive buffers begin with the payload. A
+    // datagram has a source.
+    if wc.src_qp == 0 {
+        wc.wc_flags &= !u32::from(WcFlags::GRH.bits());
+    }
+    wc.to_wc().unwrap_or_else(|| unknown(&wc))
 }
 
 /// A completion with an unknown value. It must not get lost: a program waits for it.
@@ -380,6 +386,15 @@ mod tests {
         assert_eq!(index_of(first, first.wrapping_add(2), 3), 2);
         assert_eq!(index_of(first, first.wrapping_add(3), 3), 0);
         assert_eq!(index_of(first, core::ptr::null_mut(), 3), 0);
+    }
+
+    #[test]
+    fn only_datagrams_begin_with_a_network_header() {
+        let flags = WcFlags::GRH | WcFlags::WITH_IMM;
+        let wc = ibv_wc { byte_len: 100, wc_flags: flags.bits().into(), ..ibv_wc::zeroed() };
+        let connected = to_wc(&wc);
+        assert_eq!((connected.flags(), connected.byte_len), (WcFlags::WITH_IMM, 100));
+        assert_eq!(to_wc(&ibv_wc { src_qp: 7, ..wc }).flags(), flags);
     }
 
     #[test]

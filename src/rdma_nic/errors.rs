@@ -7,12 +7,12 @@ use crate::verbs::{CreateError, DestroyError, Errno, KeyError, PostError};
 
 /// Returns the error number of the last call of C that returned null.
 pub(super) fn last_errno() -> Errno {
-    // A function that fails and does not say why has refused.
+    // A function may fail without setting `errno`: this counts as a refusal.
     io::Error::last_os_error().raw_os_error().filter(|&code| code > 0).map_or(Errno::EINVAL, Errno)
 }
 
-/// Converts the result of a function of C: zero, or an error number, or, as some do, a negative one
-/// or -1.
+/// Converts the result of a function of C: zero, or an error number, or, with some functions, a
+/// negative one, or -1 and `errno`.
 pub(super) fn check(code: c_int) -> Result<(), Errno> {
     match code {
         0 => Ok(()),

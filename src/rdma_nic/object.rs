@@ -1,4 +1,4 @@
-//! Objects of C that are ours to destroy.
+//! Objects of libibverbs that this module owns and destroys.
 #![allow(unsafe_code, reason = "objects of libibverbs, held by pointers")]
 
 use core::ffi::c_int;
@@ -18,17 +18,17 @@ use crate::verbs::{Errno, LKey, MwType, QpCap, QpType};
 
 /// A kind of object of C.
 pub(super) trait Object: Sized {
-    /// Objects and memory that must outlive this one: those that it was built on, the memory that
-    /// it opens.
+    /// Objects and memory that must outlive this one: those that it was built on, and the memory
+    /// that it registers.
     type Needs: Send + Sync;
     /// Facts about an object.
     type Facts: fmt::Debug + Send + Sync;
 
-    /// Destroys one, as C has it.
+    /// Destroys an object with the function of C for its kind, and returns the function's result.
     ///
     /// # Safety
     ///
-    /// `at` must be one that this context made, and nothing may use it meanwhile or, if this
+    /// This context must have made the object at `at`, and nothing may use it meanwhile or, if this
     /// succeeds, afterwards.
     unsafe fn destroy(context: &Context, at: *mut Self) -> c_int;
 }
@@ -49,7 +49,8 @@ unsafe impl<T: Object> Send for Made<T> {}
 unsafe impl<T: Object> Sync for Made<T> {}
 
 impl<T: Object> Made<T> {
-    /// Takes over what a function of C of this context just returned: an object, or nothing.
+    /// Takes over the object that a function of C just returned for this context. Null is the error
+    /// that `errno` names.
     pub(super) fn new(
         context: &Arc<Context>,
         at: *mut T,
@@ -109,8 +110,8 @@ impl<T: Object> Made<T> {
 
 impl<T: Object> Drop for Made<T> {
     fn drop(&mut self) {
-        // What the device does not let go of, it may still use: what the object needs stays for
-        // ever then.
+        // If the device refuses, it may still use the object: all that the object needs stays
+        // forever.
         let _ = self.try_destroy();
     }
 }
@@ -124,7 +125,8 @@ impl<T: Object> fmt::Debug for Made<T> {
     }
 }
 
-/// Says for each kind what it needs, what is known of it, and which function destroys it.
+/// Declares for each kind of object what it needs, what is known of it, and which function destroys
+/// it.
 macro_rules! objects {
     ($($type:ident: $needs:ty, $facts:ty, |$context:ident| $function:expr;)*) => {
         $(impl Object for $type {
@@ -133,7 +135,7 @@ macro_rules! objects {
 
             unsafe fn destroy($context: &Context, at: *mut Self) -> c_int {
                 let function: Option<unsafe extern "C" fn(*mut Self) -> c_int> = $function;
-                // What made it and has nothing to destroy it keeps it.
+                // A device without the function keeps the object.
                 let Some(function) = function else { return Errno::EOPNOTSUPP.0 };
                 // SAFETY: the caller vouches for the pointer, and the function is the one for its
                 // kind.

@@ -55,6 +55,28 @@ impl BthRepr {
             psn,
         }
     }
+
+    /// Returns the bytes of the header, as [`emit`](Self::emit) does, put together in two numbers:
+    /// every packet has one.
+    #[inline]
+    pub(crate) fn to_bytes(self) -> [u8; Bth::LEN] {
+        let flags = u32::from(self.solicited) << 7
+            | u32::from(self.migreq) << 6
+            | self.pad.get() << 4
+            | self.tver.get();
+        let marks = u32::from(self.fecn) << 7 | u32::from(self.becn) << 6;
+        let first = u64::from(self.opcode.0) << 56
+            | u64::from(flags) << 48
+            | u64::from(self.pkey.get()) << 32
+            | u64::from(marks) << 24
+            | u64::from(self.dest_qp.get());
+        let last = u32::from(self.ack_req) << 31 | self.psn.get();
+        let mut bytes = [0; Bth::LEN];
+        let (head, tail) = bytes.split_at_mut(size_of::<u64>());
+        head.copy_from_slice(&first.to_be_bytes());
+        tail.copy_from_slice(&last.to_be_bytes());
+        bytes
+    }
 }
 
 #[cfg(test)]
@@ -97,5 +119,10 @@ mod tests {
         expected[8] = 0x80;
         assert_eq!(repr.emit().as_bytes(), &expected);
         assert_eq!(repr.emit().repr(), repr);
+        let fecn = BthRepr { migreq: false, tver: Bits::low(9), fecn: true, ..repr };
+        for repr in [repr, fecn, BthRepr { solicited: false, becn: false, ack_req: false, ..fecn }]
+        {
+            assert_eq!(&repr.to_bytes(), repr.emit().as_bytes());
+        }
     }
 }

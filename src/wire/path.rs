@@ -73,8 +73,7 @@ impl Path {
         self.headers(packet.len())
     }
 
-    /// The checksum that the ICRC of a packet begins with, whose length from BTH through ICRC is
-    /// `len`.
+    /// Returns the ICRC prefix of a packet with `len` bytes from its BTH through its ICRC.
     ///
     /// # Panics
     ///
@@ -83,7 +82,7 @@ impl Path {
         self.headers(len).prefix()
     }
 
-    /// Returns the ICRC prefix with an identification, which an IPv6 header does not have.
+    /// Returns the ICRC prefix for an IPv4 identification; an IPv6 header has none.
     ///
     /// # Panics
     ///
@@ -98,7 +97,7 @@ impl Path {
         self.source.to_ipv4().is_some() && self.destination.to_ipv4().is_some()
     }
 
-    /// The headers before `len` bytes from a BTH through its ICRC.
+    /// Returns the headers before `len` bytes from a BTH through its ICRC.
     ///
     /// # Panics
     ///
@@ -107,7 +106,7 @@ impl Path {
         self.headers_with_id(len, 0)
     }
 
-    /// Returns the headers with an identification, which an IPv6 header does not have.
+    /// Returns the headers with an IPv4 identification; an IPv6 header has none.
     ///
     /// # Panics
     ///
@@ -138,7 +137,7 @@ impl Path {
 }
 
 impl PathHeaders {
-    /// The bytes of the network header, and those of the UDP header.
+    /// Returns the bytes of the network header, and those of the UDP header.
     pub fn as_bytes(&self) -> (&[u8], &[u8]) {
         match self {
             Self::Ipv4(ip, udp) => (ip.as_bytes(), udp.as_bytes()),
@@ -146,7 +145,7 @@ impl PathHeaders {
         }
     }
 
-    /// The checksum of these headers, which the ICRC of every packet behind them begins with.
+    /// Returns the ICRC prefix of packets with these headers.
     pub fn prefix(&self) -> Prefix {
         Prefix::new(&self.route())
     }
@@ -159,8 +158,8 @@ impl PathHeaders {
     }
 }
 
-/// The checksums that ICRCs of packets begin with, one way after the other. What packets between
-/// two addresses have in common is kept, and the rest is a few steps away.
+/// The ICRC prefixes of packets of one path at a time. The part that depends on the addresses and
+/// the source port is kept; the lengths are added for each packet in a few steps.
 #[derive(Clone, Debug)]
 pub struct Prefixes {
     source: Gid,
@@ -192,7 +191,7 @@ impl Prefixes {
         self.from_port = self.between.with(Varying::SourcePort, path.source_port);
     }
 
-    /// The one before `len` bytes from a BTH through its ICRC, which are not more than 65 000.
+    /// Returns the prefix for `len` bytes from a BTH through its ICRC, at most 65 000.
     #[inline]
     pub fn of(&self, len: usize) -> Prefix {
         debug_assert!(len <= 65_000, "no packet is that long");

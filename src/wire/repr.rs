@@ -42,7 +42,7 @@ pub struct FrameRepr<'a> {
     /// The Ethernet header, or `None` if the frame begins with its network header. The EtherType is
     /// filled in.
     pub ethernet: Option<EthernetRepr>,
-    /// A VLAN tag; its EtherType is filled in.
+    /// A VLAN tag, which only a frame with an Ethernet header has. Its EtherType is filled in.
     pub vlan: Option<VlanRepr>,
     /// Encapsulation.
     pub network: NetworkRepr,

@@ -30,7 +30,7 @@ fn name(text: &str) -> Option<UnixAddr> {
     UnixAddr::from_abstract_name(text).ok()
 }
 
-/// Binds a name; `None` if another process has it.
+/// Binds a name. Returns `None` if another process has it.
 fn bind(text: &str) -> Option<UnixDatagram> {
     UnixDatagram::bind_addr(&name(text)?).ok()
 }

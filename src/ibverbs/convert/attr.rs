@@ -47,9 +47,9 @@ impl From<AhAttr> for ibv_ah_attr {
 }
 
 impl ibv_ah_attr {
-    /// The way in words, or `None` if it is not a global one, as every way on Ethernet is. Of
-    /// numbers that are too long, such as a flow label of ones where there shall be any, the lower
-    /// bits count.
+    /// Converts the address to an [`AhAttr`]. Returns `None` if it has no GRH, which every address
+    /// on Ethernet needs. Numbers that are too long are cut to their lower bits: some programs set
+    /// all bits of a flow label.
     pub fn to_ah_attr(&self) -> Option<AhAttr> {
         if self.is_global == 0 {
             return None;
@@ -69,40 +69,26 @@ impl ibv_ah_attr {
     }
 }
 
-impl From<QpCap> for ibv_qp_cap {
-    fn from(cap: QpCap) -> Self {
-        Self {
-            max_send_wr: cap.max_send_wr,
-            max_recv_wr: cap.max_recv_wr,
-            max_send_sge: cap.max_send_sge,
-            max_recv_sge: cap.max_recv_sge,
-            max_inline_data: cap.max_inline_data,
+/// Conversions both ways between structures whose fields have the same names and types.
+macro_rules! convert_fields {
+    ($($words:ident, $c:ident { $($field:ident),* })*) => {$(
+        impl From<$words> for $c {
+            fn from(from: $words) -> Self {
+                Self { $($field: from.$field),* }
+            }
         }
-    }
-}
 
-impl From<ibv_qp_cap> for QpCap {
-    fn from(cap: ibv_qp_cap) -> Self {
-        Self {
-            max_send_wr: cap.max_send_wr,
-            max_recv_wr: cap.max_recv_wr,
-            max_send_sge: cap.max_send_sge,
-            max_recv_sge: cap.max_recv_sge,
-            max_inline_data: cap.max_inline_data,
+        impl From<$c> for $words {
+            fn from(from: $c) -> Self {
+                Self { $($field: from.$field),* }
+            }
         }
-    }
+    )*};
 }
 
-impl From<SrqAttr> for ibv_srq_attr {
-    fn from(attr: SrqAttr) -> Self {
-        Self { max_wr: attr.max_wr, max_sge: attr.max_sge, srq_limit: attr.srq_limit }
-    }
-}
-
-impl From<ibv_srq_attr> for SrqAttr {
-    fn from(attr: ibv_srq_attr) -> Self {
-        Self { max_wr: attr.max_wr, max_sge: attr.max_sge, srq_limit: attr.srq_limit }
-    }
+convert_fields! {
+    QpCap, ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }
+    SrqAttr, ibv_srq_attr { max_wr, max_sge, srq_limit }
 }
 
 impl From<&QpAttr> for ibv_qp_attr {
@@ -139,7 +125,7 @@ impl From<&QpAttr> for ibv_qp_attr {
 }
 
 impl ibv_qp_attr {
-    /// The attributes that `mask` names, in words; all others are as of a new queue pair.
+    /// Converts the attributes that `mask` names; all others are those of a new queue pair.
     pub fn to_qp_attr(&self, mask: AttrMask) -> Result<QpAttr, ModifyError> {
         let mut attr = QpAttr::default();
         // Not by the iterator of the flags, which compares them with all names.
@@ -152,8 +138,8 @@ impl ibv_qp_attr {
         Ok(attr)
     }
 
-    /// Every attribute, in words, of a queue pair that was asked for them; `None` if one of them
-    /// makes no sense.
+    /// Converts all attributes, as `ibv_query_qp` returns them. Returns `None` if one of them is
+    /// invalid.
     pub fn to_all(&self) -> Option<QpAttr> {
         let mut attr = QpAttr::default();
         for flag in AttrMask::all() {
@@ -172,7 +158,8 @@ impl ibv_qp_attr {
         Some(attr)
     }
 
-    /// Puts what one flag names into `to`; `None` if it makes no sense.
+    /// Converts the attribute that one flag names, and stores it in `to`. Returns `None` if it is
+    /// invalid.
     fn take(&self, flag: AttrMask, to: &mut QpAttr) -> Option<()> {
         let wide = |byte: u8| u32::from(byte);
         match flag {
@@ -201,7 +188,7 @@ impl ibv_qp_attr {
                 to.alt_timeout = AckTimeout::from_code(wide(self.alt_timeout))?;
             }
             AttrMask::MIN_RNR_TIMER => {
-                // Of a longer number devices take the five bits that an RNR NAK has room for.
+                // Devices take the lower five bits, for which an RNR NAK has room.
                 to.min_rnr_timer = RnrTimer(Bits::low(wide(self.min_rnr_timer)));
             }
             AttrMask::SQ_PSN => to.sq_psn = Psn::new(self.sq_psn),
@@ -218,7 +205,7 @@ impl ibv_qp_attr {
     }
 }
 
-/// The fields of `ibv_device_attr` that are numbers in both worlds.
+/// Converts the fields of `ibv_device_attr` that are numbers in C and in Rust.
 macro_rules! device_numbers {
     ($each:ident) => {
         $each!(
@@ -259,8 +246,7 @@ impl From<&DeviceAttr> for ibv_device_attr {
 }
 
 impl ibv_device_attr {
-    /// Returns the attributes of the device as [`DeviceAttr`]. A negative number of anything is
-    /// none.
+    /// Returns the attributes of the device as [`DeviceAttr`]. A negative number counts as 0.
     pub fn to_device_attr(&self) -> DeviceAttr {
         let mut attr = DeviceAttr {
             fw_ver: self.fw_ver.map(|byte| byte.to_ne_bytes()[0]),
@@ -346,7 +332,7 @@ impl ibv_port_attr {
     }
 }
 
-/// The low byte of a number that is known to have no other.
+/// Returns the low byte of a number, whose other bytes are known to be 0.
 const fn low_byte(number: u32) -> u8 {
     number.to_le_bytes()[0]
 }

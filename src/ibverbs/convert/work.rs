@@ -14,7 +14,7 @@ use crate::verbs::{
 };
 use crate::wire::{QKey, Qpn, RKey, XrcSrqn};
 
-// A list of one is a list of the other: see `sges`.
+// `sges` takes a list of `ibv_sge` for a list of `Sge`.
 const _: () = assert!(size_of::<Sge>() == size_of::<ibv_sge>());
 const _: () = assert!(align_of::<Sge>() == align_of::<ibv_sge>());
 const _: () = assert!(core::mem::offset_of!(Sge, addr) == core::mem::offset_of!(ibv_sge, addr));
@@ -55,11 +55,11 @@ impl From<Wc> for ibv_wc {
 }
 
 impl ibv_wc {
-    /// The completion in words, or `None` if it has an unknown value.
+    /// Converts the completion to a [`Wc`]; returns `None` if it has an unknown value.
     pub fn to_wc(&self) -> Option<Wc> {
         let (status, opcode) =
             (WcStatus::from_code(self.status)?, WcOpcode::from_code(self.opcode));
-        // Of a failure the opcode means nothing.
+        // The opcode of a failed work request is undefined.
         let opcode = if status.is_success() { opcode? } else { opcode.unwrap_or(WcOpcode::Send) };
         let mut wc = Wc::new(WrId(self.wr_id), status, opcode, Qpn::new(self.qp_num));
         let flags = WcFlags::from_bits_truncate(self.wc_flags.to_le_bytes()[0]);
@@ -80,7 +80,7 @@ impl ibv_wc {
     }
 }
 
-/// The pieces of memory that a work request of C lists, as they lie there.
+/// Returns the gather or scatter list of a work request of C, without copying it.
 ///
 /// # Safety
 ///
@@ -97,11 +97,11 @@ pub unsafe fn sges<'a>(list: *const ibv_sge, count: i32) -> &'a [Sge] {
 }
 
 impl ibv_recv_wr {
-    /// The receive in words.
+    /// Converts the receive work request to a [`RecvWr`].
     ///
     /// # Safety
     ///
-    /// Its list must be as `ibv_post_recv` wants it: see [`sges`].
+    /// The scatter list must be as `ibv_post_recv` wants it: see [`sges`].
     #[inline]
     pub unsafe fn to_recv_wr(&self) -> RecvWr<'_> {
         // SAFETY: the caller vouches for it.
@@ -110,8 +110,8 @@ impl ibv_recv_wr {
 }
 
 impl ibv_send_wr {
-    /// The send in words, as a queue pair of this kind understands it. Its data are those of its
-    /// list; if they are inline, the caller that posts it must copy them.
+    /// Converts the send work request to a [`SendWr`] for a queue pair of type `qp_type`. Its data
+    /// is its gather list; if it is inline, the caller that posts it must copy the bytes.
     ///
     /// # Safety
     ///
@@ -182,7 +182,7 @@ impl ibv_send_wr {
                 // SAFETY: the caller vouches for the region.
                 unsafe { bind_mw(RKey::new(mw.rkey), RKey::new(rkey), &bind_info) }?
             }
-            // A flush is posted by a call of its own alone.
+            // Only `ibv_wr_flush` can post a FLUSH.
             WrOpcode::Tso | WrOpcode::Driver1 | WrOpcode::Flush => {
                 return Err(PostError::Unsupported);
             }
@@ -218,12 +218,11 @@ impl ibv_send_wr {
     }
 }
 
-/// The binding of a window, as every way to post it has it: from the key that it has to the one
-/// that it shall have.
+/// Returns the operation that binds a window and changes its key from `mw` to `rkey`.
 ///
 /// # Safety
 ///
-/// The region must be one, or null.
+/// The region in `info` must be valid, or null.
 pub unsafe fn bind_mw(mw: RKey, rkey: RKey, info: &ibv_mw_bind_info) -> Result<SendOp, PostError> {
     // SAFETY: the caller vouches for it.
     let mr = unsafe { info.mr.as_ref() };
@@ -236,7 +235,7 @@ pub unsafe fn bind_mw(mw: RKey, rkey: RKey, info: &ibv_mw_bind_info) -> Result<S
     Ok(SendOp::BindMw { mw, rkey, bind })
 }
 
-/// The objects of C that a send in words knows by handles and keys.
+/// Objects of C that a [`SendWr`] names by handles and keys.
 #[derive(Clone, Copy, Debug)]
 pub struct SendObjects {
     /// The address handle of a datagram.
@@ -254,8 +253,8 @@ impl Default for SendObjects {
     }
 }
 
-/// A send as C has it, with this list of pieces, which `wr.data` means; `None` if C cannot have it
-/// so.
+/// Converts a send to a work request of C. Its gather list is `list`, which holds what `wr.data`
+/// holds. Returns `None` if `ibv_post_send` cannot post the operation.
 pub fn send_wr(wr: &SendWr<'_>, list: &[ibv_sge], objects: SendObjects) -> Option<ibv_send_wr> {
     let mut c = ibv_send_wr {
         wr_id: wr.id.0,
@@ -313,7 +312,7 @@ pub fn send_wr(wr: &SendWr<'_>, list: &[ibv_sge], objects: SendObjects) -> Optio
     Some(c)
 }
 
-/// A receive as C has it, with this list of pieces.
+/// Returns a receive work request of C whose scatter list is `list`.
 pub fn recv_wr(id: WrId, list: &[ibv_sge]) -> Option<ibv_recv_wr> {
     Some(ibv_recv_wr {
         wr_id: id.0,
@@ -330,7 +329,7 @@ mod tests {
 
     const RKEY: RKey = RKey::new(0x0102_0304);
 
-    /// One of every operation that C can post by a list.
+    /// One of every operation that `ibv_post_send` can post.
     fn operations() -> Vec<SendOp> {
         let (remote_addr, rkey, imm) = (0x7fff_0000_1234, RKEY, Some(*b"roce"));
         let bind = MwBind { mr: LKey::new(9), addr: 64, length: 32, access: Access::REMOTE_READ };

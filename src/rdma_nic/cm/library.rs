@@ -1,4 +1,4 @@
-//! The functions of `librdmacm`, found when they are needed.
+//! The functions of `librdmacm`, which is loaded at its first use.
 #![allow(unsafe_code, reason = "functions of librdmacm, found by name")]
 
 use core::ffi::{c_int, c_void};
@@ -13,7 +13,7 @@ use crate::ibverbs::{ibv_qp_attr, rdma_cm_event, rdma_cm_id, rdma_conn_param, rd
 const NAME: &str = "librdmacm.so.1";
 
 functions! {
-    /// The library, loaded.
+    /// The loaded library.
     CmLibrary
     always {
         create_event_channel = b"rdma_create_event_channel" () -> *mut rdma_event_channel;
@@ -44,7 +44,7 @@ functions! {
 }
 
 impl CmLibrary {
-    /// The system's library. Once it is loaded it stays, as it keeps devices open.
+    /// Returns the system's library. It is never unloaded, because it keeps devices open.
     pub(super) fn of_system() -> io::Result<&'static Self> {
         static LOADED: OnceLock<Result<CmLibrary, String>> = OnceLock::new();
         let loaded = LOADED.get_or_init(|| Self::bind(load(NAME, "librdmacm1")?, NAME));

@@ -81,7 +81,10 @@ header! {
         service_id: ServiceId = 64,
         /// The sender's device.
         local_ca_guid: u64 = 64,
-        ~reserved1 = 32,
+        ~reserved1 = 31,
+        /// Whether the sender does selective repeat. The bit is reserved in the specification: the
+        /// last of byte 27, which is reserved in a REP, too. Peers that do not know it ignore it.
+        selective_repeat: bool = 1,
         /// The sender's queue key.
         local_q_key: QKey = 32,
         /// The sender's queue pair.
@@ -252,7 +255,11 @@ header! {
         rnr_retry_count: Bits<3> = 3,
         /// Whether the sender's queue pair uses a shared receive queue.
         srq: bool = 1,
-        ~reserved0 = 4,
+        ~reserved0 = 3,
+        /// Whether the connection uses selective repeat: the sender does it, and so does the
+        /// receiver by its REQ. The bit is reserved in the specification, at the place of the one
+        /// in the REQ.
+        selective_repeat: bool = 1,
         /// The sender's device.
         local_ca_guid: u64 = 64,
         /// The consumer's data.

@@ -91,8 +91,8 @@ impl Layers {
     /// tunnels.
     pub const MAX: usize = 2 + VLANS_MAX + 2 + IPV6_EXTENSIONS_MAX + 10 + Self::OF_TUNNELS;
 
-    /// Maximum number of layers that tunnels add: for each Ethernet, IP, UDP or GRE, and a
-    /// header of its own; and MPLS labels.
+    /// Maximum number of layers that tunnels add: Ethernet, IP, UDP or GRE, and the tunnel's own
+    /// header for each tunnel; and MPLS labels.
     const OF_TUNNELS: usize = 4 * TUNNELS_MAX + MPLS_LABELS_MAX;
 
     const EMPTY: Self = Self { len: 0, list: [(Layer::Payload, 0, 0); Self::MAX] };
@@ -178,7 +178,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Takes the bytes of a frame apart that is not yet.
+    /// Takes the bytes of an unparsed frame apart.
     pub(crate) fn parse_in_place(&mut self) {
         Walk::new(self, ()).run();
     }
@@ -207,11 +207,10 @@ impl<'a> Frame<'a> {
     pub fn outer_network(&self) -> Option<Network<'a>> {
         self.tunnel?;
         let layers = self.layers();
-        let mut networks = layers
-            .iter()
-            .filter(|(layer, _)| matches!(layer, Layer::Ipv4 | Layer::Ipv6 | Layer::Grh));
-        let (layer, range) = networks.next()?;
-        networks.next()?;
+        let is_network = |layer| matches!(layer, Layer::Ipv4 | Layer::Ipv6 | Layer::Grh);
+        let from_network = || layers.iter().skip_while(|(layer, _)| !is_network(*layer));
+        let (layer, range) = from_network().next()?;
+        from_network().skip(1).find(|(layer, _)| is_network(*layer))?;
         match layer {
             Layer::Ipv4 => {
                 let header = view(self.bytes, range.start).ok()?;
@@ -220,7 +219,10 @@ impl<'a> Frame<'a> {
             }
             Layer::Ipv6 => {
                 let header = view(self.bytes, range.start).ok()?;
-                Some(Network::Ipv6 { header, extensions: &[] })
+                let behind = from_network().skip(1);
+                let extensions = behind.take_while(|(layer, _)| *layer == Layer::Ipv6Extension);
+                let end = extensions.last().map_or(range.end, |(_, range)| range.end);
+                Some(Network::Ipv6 { header, extensions: self.bytes.get(range.end..end)? })
             }
             _ => None,
         }
@@ -281,7 +283,7 @@ impl<'a> Frame<'a> {
     }
 
     /// Returns the verdict on the ICRC, or `None` if this is neither RoCE nor native InfiniBand.
-    /// Where a whole frame has none, its lengths lie, which is as bad.
+    /// A frame that was captured whole and has no ICRC has wrong lengths, which is as bad.
     pub fn icrc(&self) -> Option<IcrcVerdict> {
         self.encapsulation?;
         let (Some(packet), Some(route), Some(at)) = (&self.packet, self.route(), self.icrc_at)

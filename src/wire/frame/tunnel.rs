@@ -216,6 +216,19 @@ mod tests {
     }
 
     #[test]
+    fn outer_ipv6_header_has_its_extensions() {
+        let vxlan = &vxlan(&FRAME)[34..];
+        let length = u16::try_from(8 + vxlan.len()).unwrap().to_be_bytes();
+        let options = [17, 0, 1, 4, 0, 0, 0, 0];
+        let head = [&[0x60, 0, 0, 0, length[0], length[1], 0, 64], &[0; 32][..], &options].concat();
+        let bytes = [&FRAME[..12], &[0x86, 0xdd], &head[..], vxlan].concat();
+        let frame = parse(&bytes);
+        assert_eq!(frame.icrc(), Some(IcrcVerdict::Ok));
+        let Some(Network::Ipv6 { extensions, .. }) = frame.outer_network() else { panic!() };
+        assert_eq!(extensions, options);
+    }
+
+    #[test]
     fn no_more_than_four_tunnels_are_walked() {
         let nested = |depth: usize| (0..depth).fold(FRAME.to_vec(), |inner, _| vxlan(&inner));
         for depth in 0..=4 {
