@@ -101,7 +101,7 @@
 //! | [`memory`] | memory that a NIC may touch, and the one place that touches it | — |
 //! | [`wire`] | every header as a view over bytes and as something to emit; the one opcode table; ICRC; MAD and CM | memory |
 //! | [`verbs`] | the vocabulary of verbs, with the numbers and texts of `ibv_*` | setters, wire, memory |
-//! | `table` | objects by slot and generation, with the tag of their device | secret, verbs |
+//! | `table` | objects by slot and generation, with the tag of their device | secret, memory, verbs |
 //! | [`device`] | the interface of RNICs, soft and real, and objects that own what they create on one | time, wire, memory, verbs, table |
 //! | [`pool`] | registered memory in slabs: items of a few sizes, allocated and freed in O(1) | setters, memory, verbs, device |
 //! | [`capture`] | pcap and pcapng, in and out, plain or compressed, in bounded memory | time, wire |
@@ -114,10 +114,10 @@
 //! | `raw_eth` | raw packet queue pairs, flow steering and RSS: frames that are not RoCE | time, wire, verbs, engine, link |
 //! | [`nic`] | an engine on a link, and the thread that drives them: a software NIC that runs | time, wire, memory, verbs, device, engine, link, raw_eth |
 //! | [`ping`] | UD probes with six time stamps: prober and responder as state machines, on any device; what a fleet of them tells | time, histogram, secret, wire, verbs, device |
-//! | `ibverbs` | the C ABI of `libibverbs`, and the files that its devices have | wire, verbs, link |
+//! | `ibverbs` | the C ABI of `libibverbs`, and the files that its devices have | wire, verbs, engine, link |
 //! | [`rdma_nic`] | a real RNIC, through the system's `libibverbs` and `librdmacm` | time, secret, wire, memory, verbs, table, device, cm, ibverbs |
 //! | [`connect`] | connections by the connection manager, of soft NICs and of the system: listeners and connections | time, secret, wire, verbs, device, cm, link, nic, rdma_nic |
-//! | [`net`] | messages and remote memory for programs that know sockets, on any device | counters, setters, wire, memory, verbs, device, link, nic, connect, rdma_nic |
+//! | [`net`] | messages and remote memory for programs that know sockets, on any device | counters, setters, wire, memory, verbs, device, engine, link, nic, connect, rdma_nic |
 //! | [`group`] | a mesh of peers: servers and their threads from one list, messages in place, memory by number, re-connection | random, counters, secret, setters, time, proof, device, net |
 //! | `control` | the control connection of commands that serve others: framing, limits, admission, token; with the feature `conform` | proof, wire, verbs, decode |
 //! | `conform` | scenarios, run on any two devices, and what differs; with the feature of this name | time, wire, memory, verbs, device, decode, link, nic, connect, control |

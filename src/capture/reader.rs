@@ -239,7 +239,7 @@ impl<R: Read> Reader<R> {
                 self.buffer.take(BUFFER_SIZE);
                 true
             }
-            // What the source said comes when it is read next.
+            // The next read returns the error of the source.
             Err(error) => {
                 self.done = true;
                 return error;

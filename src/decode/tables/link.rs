@@ -7,7 +7,7 @@ use crate::wire::{Erf, Ethernet, Sll, Sll2, Vlan};
 const DESTINATION: BitRange = Ethernet::LAYOUT.destination;
 const SOURCE: BitRange = Ethernet::LAYOUT.source;
 
-pub(in super::super) static FRAME: [Field; 11] = [
+pub(in crate::decode) const FRAME: &[Field] = &[
     Field::presence("frame"),
     Field::computed("frame.number", "Number", Show::Dec, |context, _| {
         Some(Value::Uint(context.number))
@@ -48,43 +48,45 @@ pub(in super::super) static FRAME: [Field; 11] = [
     }),
 ];
 
-pub(in super::super) static ETHERNET: [Field; 18] = [
-    Field::bits("eth.dst", "Destination", DESTINATION, Show::Mac),
-    Field::bits("eth.dst.oui", "Destination OUI", DESTINATION.part(0, 24), Show::Dec).hidden(),
-    Field::bits("eth.addr", "Address", DESTINATION, Show::Mac).hidden(),
-    Field::bits("eth.addr.oui", "Address OUI", DESTINATION.part(0, 24), Show::Dec).hidden(),
-    Field::bits("eth.dst.lg", "Destination LG bit", DESTINATION.part(6, 1), Show::Dec).hidden(),
-    Field::bits("eth.lg", "LG bit", DESTINATION.part(6, 1), Show::Dec).hidden(),
-    Field::bits("eth.dst.ig", "Destination IG bit", DESTINATION.part(7, 1), Show::Dec).hidden(),
-    Field::bits("eth.ig", "IG bit", DESTINATION.part(7, 1), Show::Dec).hidden(),
-    Field::bits("eth.src", "Source", SOURCE, Show::Mac),
-    Field::bits("eth.src.oui", "Source OUI", SOURCE.part(0, 24), Show::Dec).hidden(),
-    Field::bits("eth.addr", "Address", SOURCE, Show::Mac).hidden(),
-    Field::bits("eth.addr.oui", "Address OUI", SOURCE.part(0, 24), Show::Dec).hidden(),
-    Field::bits("eth.src.lg", "Source LG bit", SOURCE.part(6, 1), Show::Dec).hidden(),
-    Field::bits("eth.lg", "LG bit", SOURCE.part(6, 1), Show::Dec).hidden(),
-    Field::bits("eth.src.ig", "Source IG bit", SOURCE.part(7, 1), Show::Dec).hidden(),
-    Field::bits("eth.ig", "IG bit", SOURCE.part(7, 1), Show::Dec).hidden(),
-    Field::bits("eth.type", "Type", Ethernet::LAYOUT.ethertype, Show::Hex(4)),
-    Field::presence("eth"),
-];
+fields! {
+    ETHERNET: Ethernet {
+        bits("eth.dst", "Destination", destination, Mac);
+        hidden range("eth.dst.oui", "Destination OUI", DESTINATION.part(0, 24), Dec);
+        hidden bits("eth.addr", "Address", destination, Mac);
+        hidden range("eth.addr.oui", "Address OUI", DESTINATION.part(0, 24), Dec);
+        hidden range("eth.dst.lg", "Destination LG bit", DESTINATION.part(6, 1), Dec);
+        hidden range("eth.lg", "LG bit", DESTINATION.part(6, 1), Dec);
+        hidden range("eth.dst.ig", "Destination IG bit", DESTINATION.part(7, 1), Dec);
+        hidden range("eth.ig", "IG bit", DESTINATION.part(7, 1), Dec);
+        bits("eth.src", "Source", source, Mac);
+        hidden range("eth.src.oui", "Source OUI", SOURCE.part(0, 24), Dec);
+        hidden bits("eth.addr", "Address", source, Mac);
+        hidden range("eth.addr.oui", "Address OUI", SOURCE.part(0, 24), Dec);
+        hidden range("eth.src.lg", "Source LG bit", SOURCE.part(6, 1), Dec);
+        hidden range("eth.lg", "LG bit", SOURCE.part(6, 1), Dec);
+        hidden range("eth.src.ig", "Source IG bit", SOURCE.part(7, 1), Dec);
+        hidden range("eth.ig", "IG bit", SOURCE.part(7, 1), Dec);
+        bits("eth.type", "Type", ethertype, Hex(4));
+        presence("eth");
+    }
 
-pub(in super::super) static SERVICE_VLAN: [Field; 5] = [
-    Field::presence("ieee8021ad"),
-    Field::bits("ieee8021ad.priority", "Priority", Vlan::LAYOUT.priority, Show::Dec),
-    Field::bits("ieee8021ad.dei", "DEI", Vlan::LAYOUT.drop_eligible, Show::Dec),
-    Field::bits("ieee8021ad.id", "ID", Vlan::LAYOUT.vid, Show::Dec),
-    // A name of tshark's own choice.
-    Field::bits("ieee8021ah.etype", "Type", Vlan::LAYOUT.ethertype, Show::Hex(4)),
-];
+    SERVICE_VLAN: Vlan {
+        presence("ieee8021ad");
+        bits("ieee8021ad.priority", "Priority", priority, Dec);
+        bits("ieee8021ad.dei", "DEI", drop_eligible, Dec);
+        bits("ieee8021ad.id", "ID", vid, Dec);
+        // A name of tshark's own choice.
+        bits("ieee8021ah.etype", "Type", ethertype, Hex(4));
+    }
 
-pub(in super::super) static VLAN: [Field; 5] = [
-    Field::presence("vlan"),
-    Field::bits("vlan.priority", "Priority", Vlan::LAYOUT.priority, Show::Dec),
-    Field::bits("vlan.dei", "DEI", Vlan::LAYOUT.drop_eligible, Show::Dec),
-    Field::bits("vlan.id", "ID", Vlan::LAYOUT.vid, Show::Dec),
-    Field::bits("vlan.etype", "Type", Vlan::LAYOUT.ethertype, Show::Hex(4)),
-];
+    VLAN: Vlan {
+        presence("vlan");
+        bits("vlan.priority", "Priority", priority, Dec);
+        bits("vlan.dei", "DEI", drop_eligible, Dec);
+        bits("vlan.id", "ID", vid, Dec);
+        bits("vlan.etype", "Type", ethertype, Hex(4));
+    }
+}
 
 /// The sender's address in a cooked capture, if its length is one that `wanted` wants.
 fn sll_address<'a>(
@@ -98,87 +100,75 @@ fn sll_address<'a>(
     wanted(len).then(|| Value::Bytes(bytes.get(..len).unwrap_or(bytes)))
 }
 
-pub(in super::super) static SLL: [Field; 9] = [
-    Field::presence("sll"),
-    Field::bits("sll.pkttype", "Packet type", Sll::LAYOUT.packet_type, Show::Dec),
-    Field::bits("sll.hatype", "Link-layer address type", Sll::LAYOUT.device_type, Show::Dec),
-    Field::bits("sll.halen", "Link-layer address length", Sll::LAYOUT.address_len, Show::Dec),
-    Field::computed("sll.src.eth", "Source", Show::Mac, |_, layer| {
-        sll_address(Sll::LAYOUT.address_len, Sll::LAYOUT.address, layer, |len| len == 6)
-    }),
-    Field::computed("sll.src.ipv4", "Source", Show::Ipv4, |_, layer| {
-        sll_address(Sll::LAYOUT.address_len, Sll::LAYOUT.address, layer, |len| len == 4)
-    }),
-    Field::computed("sll.src.other", "Source", Show::Bytes, |_, layer| {
-        let odd = |len| !matches!(len, 0 | 4 | 6);
-        sll_address(Sll::LAYOUT.address_len, Sll::LAYOUT.address, layer, odd)
-    }),
-    Field::computed("sll.unused", "Unused", Show::Bytes, |_, layer| {
-        let len = usize::try_from(Sll::LAYOUT.address_len.read(layer)?).ok()?;
-        let unused = Sll::LAYOUT.address.slice(layer)?.get(len..)?;
-        (!unused.is_empty()).then_some(Value::Bytes(unused))
-    })
-    .hidden(),
-    Field::bits("sll.etype", "Protocol", Sll::LAYOUT.protocol, Show::Hex(4)),
-];
+/// The bytes behind the sender's address in a cooked capture, if there are any.
+fn sll_unused(len: BitRange, address: BitRange, layer: &[u8]) -> Option<Value<'_>> {
+    let len = usize::try_from(len.read(layer)?).ok()?;
+    let unused = address.slice(layer)?.get(len..)?;
+    (!unused.is_empty()).then_some(Value::Bytes(unused))
+}
 
-pub(in super::super) static SLL2: [Field; 10] = [
-    Field::presence("sll"),
-    Field::bits("sll.etype", "Protocol", Sll2::LAYOUT.protocol, Show::Hex(4)),
-    Field::bits("sll.ifindex", "Interface index", Sll2::LAYOUT.interface, Show::Dec),
-    Field::bits("sll.hatype", "Link-layer address type", Sll2::LAYOUT.device_type, Show::Dec),
-    Field::bits("sll.pkttype", "Packet type", Sll2::LAYOUT.packet_type, Show::Dec),
-    Field::bits("sll.halen", "Link-layer address length", Sll2::LAYOUT.address_len, Show::Dec),
-    Field::computed("sll.src.eth", "Source", Show::Mac, |_, layer| {
-        sll_address(Sll2::LAYOUT.address_len, Sll2::LAYOUT.address, layer, |len| len == 6)
-    }),
-    Field::computed("sll.src.ipv4", "Source", Show::Ipv4, |_, layer| {
-        sll_address(Sll2::LAYOUT.address_len, Sll2::LAYOUT.address, layer, |len| len == 4)
-    }),
-    Field::computed("sll.src.other", "Source", Show::Bytes, |_, layer| {
-        let odd = |len| !matches!(len, 0 | 4 | 6);
-        sll_address(Sll2::LAYOUT.address_len, Sll2::LAYOUT.address, layer, odd)
-    }),
-    Field::computed("sll.unused", "Unused", Show::Bytes, |_, layer| {
-        let len = usize::try_from(Sll2::LAYOUT.address_len.read(layer)?).ok()?;
-        let unused = Sll2::LAYOUT.address.slice(layer)?.get(len..)?;
-        (!unused.is_empty()).then_some(Value::Bytes(unused))
-    })
-    .hidden(),
-];
+fields! {
+    SLL: Sll {
+        presence("sll");
+        bits("sll.pkttype", "Packet type", packet_type, Dec);
+        bits("sll.hatype", "Link-layer address type", device_type, Dec);
+        bits("sll.halen", "Link-layer address length", address_len, Dec);
+        computed("sll.src.eth", "Source", Mac, |_, layer| {
+            sll_address(Sll::LAYOUT.address_len, Sll::LAYOUT.address, layer, |len| len == 6)
+        });
+        computed("sll.src.ipv4", "Source", Ipv4, |_, layer| {
+            sll_address(Sll::LAYOUT.address_len, Sll::LAYOUT.address, layer, |len| len == 4)
+        });
+        computed("sll.src.other", "Source", Bytes, |_, layer| {
+            let odd = |len| !matches!(len, 0 | 4 | 6);
+            sll_address(Sll::LAYOUT.address_len, Sll::LAYOUT.address, layer, odd)
+        });
+        hidden computed("sll.unused", "Unused", Bytes, |_, layer| {
+            sll_unused(Sll::LAYOUT.address_len, Sll::LAYOUT.address, layer)
+        });
+        bits("sll.etype", "Protocol", protocol, Hex(4));
+    }
 
-pub(in super::super) static ERF: [Field; 15] = [
-    Field::presence("erf"),
-    Field::computed("erf.ts", "Timestamp", Show::Hex(16), |_, layer| {
-        let bytes = Erf::LAYOUT.timestamp.slice(layer)?;
-        Some(Value::Uint(u64::from_le_bytes(bytes.try_into().ok()?)))
-    }),
-    Field::bits(
-        "erf.types",
-        "Record type",
-        Erf::LAYOUT.extended.through(Erf::LAYOUT.kind),
-        Show::Hex(2),
-    ),
-    Field::bits("erf.types.type", "Type", Erf::LAYOUT.kind, Show::Dec),
-    Field::bits(
-        "erf.types.ext_header",
-        "Extension header present",
-        Erf::LAYOUT.extended,
-        Show::Dec,
-    ),
-    Field::bits(
-        "erf.flags",
-        "Flags",
-        Erf::LAYOUT.reserved.through(Erf::LAYOUT.interface),
-        Show::Hex(2),
-    ),
-    Field::bits("erf.flags.cap", "Capture interface", Erf::LAYOUT.interface, Show::Dec),
-    Field::bits("erf.flags.vlen", "Varying record length", Erf::LAYOUT.varying, Show::Dec),
-    Field::bits("erf.flags.trunc", "Truncated", Erf::LAYOUT.truncated, Show::Dec),
-    Field::bits("erf.flags.rxe", "RX error", Erf::LAYOUT.rx_error, Show::Dec),
-    Field::bits("erf.flags.dse", "DS error", Erf::LAYOUT.ds_error, Show::Dec),
-    Field::bits("erf.flags.res", "Reserved", Erf::LAYOUT.reserved, Show::Hex(2)),
-    Field::bits("erf.rlen", "Record length", Erf::LAYOUT.record_len, Show::Dec),
-    Field::bits("erf.lctr", "Loss counter", Erf::LAYOUT.lost, Show::Dec),
-    Field::bits("erf.wlen", "Wire length", Erf::LAYOUT.wire_len, Show::Dec),
-];
+    SLL2: Sll2 {
+        presence("sll");
+        bits("sll.etype", "Protocol", protocol, Hex(4));
+        bits("sll.ifindex", "Interface index", interface, Dec);
+        bits("sll.hatype", "Link-layer address type", device_type, Dec);
+        bits("sll.pkttype", "Packet type", packet_type, Dec);
+        bits("sll.halen", "Link-layer address length", address_len, Dec);
+        computed("sll.src.eth", "Source", Mac, |_, layer| {
+            sll_address(Sll2::LAYOUT.address_len, Sll2::LAYOUT.address, layer, |len| len == 6)
+        });
+        computed("sll.src.ipv4", "Source", Ipv4, |_, layer| {
+            sll_address(Sll2::LAYOUT.address_len, Sll2::LAYOUT.address, layer, |len| len == 4)
+        });
+        computed("sll.src.other", "Source", Bytes, |_, layer| {
+            let odd = |len| !matches!(len, 0 | 4 | 6);
+            sll_address(Sll2::LAYOUT.address_len, Sll2::LAYOUT.address, layer, odd)
+        });
+        hidden computed("sll.unused", "Unused", Bytes, |_, layer| {
+            sll_unused(Sll2::LAYOUT.address_len, Sll2::LAYOUT.address, layer)
+        });
+    }
+
+    ERF: Erf {
+        presence("erf");
+        computed("erf.ts", "Timestamp", Hex(16), |_, layer| {
+            let bytes = Erf::LAYOUT.timestamp.slice(layer)?;
+            Some(Value::Uint(u64::from_le_bytes(bytes.try_into().ok()?)))
+        });
+        bits("erf.types", "Record type", extended..=kind, Hex(2));
+        bits("erf.types.type", "Type", kind, Dec);
+        bits("erf.types.ext_header", "Extension header present", extended, Dec);
+        bits("erf.flags", "Flags", reserved..=interface, Hex(2));
+        bits("erf.flags.cap", "Capture interface", interface, Dec);
+        bits("erf.flags.vlen", "Varying record length", varying, Dec);
+        bits("erf.flags.trunc", "Truncated", truncated, Dec);
+        bits("erf.flags.rxe", "RX error", rx_error, Dec);
+        bits("erf.flags.dse", "DS error", ds_error, Dec);
+        bits("erf.flags.res", "Reserved", reserved, Hex(2));
+        bits("erf.rlen", "Record length", record_len, Dec);
+        bits("erf.lctr", "Loss counter", lost, Dec);
+        bits("erf.wlen", "Wire length", wire_len, Dec);
+    }
+}

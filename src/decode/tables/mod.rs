@@ -1,5 +1,47 @@
 //! Every field the decoder knows, a table a layer.
 
+/// Declares tables of fields, each of one header: `NAME: Header { entries }`. An entry calls a
+/// constructor of [`Field`]: `bits` and `scaled` name a field of the header, or `first..=last` if
+/// several are shown as one; `range` takes other bits. A `hidden` entry is shown only on request.
+macro_rules! fields {
+    ($($table:ident: $header:ident { $($($kind:ident)+ ($($args:tt)*);)* })*) => {$(
+        pub(in crate::decode) const $table: &[$crate::decode::field::Field] =
+            &[$(field!($header $($kind)+ ($($args)*))),*];
+    )*};
+}
+
+/// One entry of [`fields`].
+macro_rules! field {
+    ($header:ident hidden $kind:ident ($($args:tt)*)) => {
+        field!($header $kind ($($args)*)).hidden()
+    };
+    ($header:ident bits ($name:expr, $label:expr, $first:ident..=$last:ident, $($show:tt)+)) => {
+        field!($header range (
+            $name, $label, $header::LAYOUT.$first.through($header::LAYOUT.$last), $($show)+
+        ))
+    };
+    ($header:ident bits ($name:expr, $label:expr, $field:ident, $($show:tt)+)) => {
+        field!($header range ($name, $label, $header::LAYOUT.$field, $($show)+))
+    };
+    ($header:ident range ($name:expr, $label:expr, $bits:expr, $($show:tt)+)) => {
+        $crate::decode::field::Field::bits(
+            $name, $label, $bits, $crate::decode::field::Show::$($show)+
+        )
+    };
+    ($header:ident scaled ($name:expr, $label:expr, $field:ident, $unit:expr)) => {
+        $crate::decode::field::Field::scaled($name, $label, $header::LAYOUT.$field, $unit)
+    };
+    ($header:ident computed
+        ($name:expr, $label:expr, $show:ident $(($digits:literal))?, $value:expr)) => {
+        $crate::decode::field::Field::computed(
+            $name, $label, $crate::decode::field::Show::$show $(($digits))?, $value
+        )
+    };
+    ($header:ident $kind:ident ($($args:tt)*)) => {
+        $crate::decode::field::Field::$kind($($args)*)
+    };
+}
+
 mod cm;
 mod ip;
 mod link;
@@ -28,7 +70,7 @@ macro_rules! tables {
 
         /// All tables.
         pub(super) static TABLES: &[Table] = &[
-            $(Table { title: $title, fields: &$room::$fields },)*
+            $(Table { title: $title, fields: $room::$fields },)*
         ];
 
         impl TableId {

@@ -9,111 +9,100 @@ use crate::wire::{
     Rdeth, Reth, SackEth, Xrceth,
 };
 
-pub(in super::super) static LRH: [Field; 10] = [
-    Field::whole("infiniband.lrh", "Local Route Header"),
-    Field::bits("infiniband.lrh.vl", "Virtual Lane", Lrh::LAYOUT.vl, Show::Hex(2)),
-    Field::bits("infiniband.lrh.lver", "Link Version", Lrh::LAYOUT.lver, Show::Dec),
-    Field::bits("infiniband.lrh.sl", "Service Level", Lrh::LAYOUT.sl, Show::Dec),
-    Field::bits("infiniband.lrh.reserved2", "Reserved (2 bits)", Lrh::LAYOUT.resv2, Show::Dec),
-    Field::bits("infiniband.lrh.lnh", "Link Next Header", Lrh::LAYOUT.lnh, Show::Hex(2)),
-    Field::bits("infiniband.lrh.dlid", "Destination Local ID", Lrh::LAYOUT.dlid, Show::Dec),
-    Field::bits("infiniband.lrh.reserved5", "Reserved (5 bits)", Lrh::LAYOUT.resv5, Show::Dec),
-    Field::bits("infiniband.lrh.pktlen", "Packet Length", Lrh::LAYOUT.packet_len, Show::Dec),
-    Field::bits("infiniband.lrh.slid", "Source Local ID", Lrh::LAYOUT.slid, Show::Dec),
-];
+fields! {
+    LRH: Lrh {
+        whole("infiniband.lrh", "Local Route Header");
+        bits("infiniband.lrh.vl", "Virtual Lane", vl, Hex(2));
+        bits("infiniband.lrh.lver", "Link Version", lver, Dec);
+        bits("infiniband.lrh.sl", "Service Level", sl, Dec);
+        bits("infiniband.lrh.reserved2", "Reserved (2 bits)", resv2, Dec);
+        bits("infiniband.lrh.lnh", "Link Next Header", lnh, Hex(2));
+        bits("infiniband.lrh.dlid", "Destination Local ID", dlid, Dec);
+        bits("infiniband.lrh.reserved5", "Reserved (5 bits)", resv5, Dec);
+        bits("infiniband.lrh.pktlen", "Packet Length", packet_len, Dec);
+        bits("infiniband.lrh.slid", "Source Local ID", slid, Dec);
+    }
 
-pub(in super::super) static GRH: [Field; 9] = [
-    Field::whole("infiniband.grh", "Global Route Header"),
-    Field::bits("infiniband.grh.ipver", "IP Version", Grh::LAYOUT.version, Show::Dec),
-    Field::bits("infiniband.grh.tclass", "Traffic Class", Grh::LAYOUT.traffic_class, Show::Dec),
-    Field::bits("infiniband.grh.flowlabel", "Flow Label", Grh::LAYOUT.flow_label, Show::Dec),
-    Field::bits("infiniband.grh.paylen", "Payload Length", Grh::LAYOUT.payload_len, Show::Dec),
-    Field::bits("infiniband.grh.nxthdr", "Next Header", Grh::LAYOUT.next_header, Show::Dec),
-    Field::bits("infiniband.grh.hoplmt", "Hop Limit", Grh::LAYOUT.hop_limit, Show::Dec),
-    Field::bits("infiniband.grh.sgid", "Source GID", Grh::LAYOUT.sgid, Show::Ipv6),
-    Field::bits("infiniband.grh.dgid", "Destination GID", Grh::LAYOUT.dgid, Show::Ipv6),
-];
+    GRH: Grh {
+        whole("infiniband.grh", "Global Route Header");
+        bits("infiniband.grh.ipver", "IP Version", version, Dec);
+        bits("infiniband.grh.tclass", "Traffic Class", traffic_class, Dec);
+        bits("infiniband.grh.flowlabel", "Flow Label", flow_label, Dec);
+        bits("infiniband.grh.paylen", "Payload Length", payload_len, Dec);
+        bits("infiniband.grh.nxthdr", "Next Header", next_header, Dec);
+        bits("infiniband.grh.hoplmt", "Hop Limit", hop_limit, Dec);
+        bits("infiniband.grh.sgid", "Source GID", sgid, Ipv6);
+        bits("infiniband.grh.dgid", "Destination GID", dgid, Ipv6);
+    }
+}
 
 /// The byte that tshark calls reserved, and that holds FECN and BECN.
 const BTH_BYTE_4: BitRange = Bth::LAYOUT.fecn.through(Bth::LAYOUT.resv6);
 
-pub(in super::super) static BTH: [Field; 17] = [
-    Field::whole("infiniband.bth", "Base Transport Header"),
-    Field::bits("infiniband.bth.opcode", "Opcode", Bth::LAYOUT.opcode, Show::Dec),
-    Field::computed("roce.opcode_name", "Opcode Name", Show::Text, |context, _| {
-        context.frame.packet().map(|packet| Value::Opcode(packet.bth().opcode()))
-    }),
-    Field::bits("infiniband.bth.se", "Solicited Event", Bth::LAYOUT.solicited, Show::Dec),
-    Field::bits("infiniband.bth.m", "MigReq", Bth::LAYOUT.migreq, Show::Dec),
-    Field::bits("infiniband.bth.padcnt", "Pad Count", Bth::LAYOUT.pad, Show::Dec),
-    Field::bits("infiniband.bth.tver", "Header Version", Bth::LAYOUT.tver, Show::Dec),
-    Field::bits("infiniband.bth.p_key", "Partition Key", Bth::LAYOUT.pkey, Show::Dec),
-    Field::bits("roce.bth.fecn", "FECN", Bth::LAYOUT.fecn, Show::Dec),
-    Field::bits("roce.bth.becn", "BECN", Bth::LAYOUT.becn, Show::Dec),
-    Field::bits("roce.bth.reserved6", "Reserved (6 bits)", Bth::LAYOUT.resv6, Show::Dec),
-    Field::bits("infiniband.reserved", "Reserved", BTH_BYTE_4, Show::Bytes).hidden(),
-    Field::bits(
-        "infiniband.bth.destqp",
-        "Destination Queue Pair",
-        Bth::LAYOUT.dest_qp,
-        Show::Hex(6),
-    ),
-    Field::bits("infiniband.bth.a", "Acknowledge Request", Bth::LAYOUT.ack_req, Show::Dec),
-    Field::bits("infiniband.bth.reserved7", "Reserved (7 bits)", Bth::LAYOUT.resv7, Show::Dec),
-    Field::bits("infiniband.bth.psn", "Packet Sequence Number", Bth::LAYOUT.psn, Show::Dec),
-    Field::computed("roce.payload_len", "Payload Length", Show::Dec, |context, _| {
-        Some(Value::Uint(context.frame.packet()?.payload_len() as u64))
-    }),
-];
+fields! {
+    BTH: Bth {
+        whole("infiniband.bth", "Base Transport Header");
+        bits("infiniband.bth.opcode", "Opcode", opcode, Dec);
+        computed("roce.opcode_name", "Opcode Name", Text, |context, _| {
+            context.frame.packet().map(|packet| Value::Opcode(packet.bth().opcode()))
+        });
+        bits("infiniband.bth.se", "Solicited Event", solicited, Dec);
+        bits("infiniband.bth.m", "MigReq", migreq, Dec);
+        bits("infiniband.bth.padcnt", "Pad Count", pad, Dec);
+        bits("infiniband.bth.tver", "Header Version", tver, Dec);
+        bits("infiniband.bth.p_key", "Partition Key", pkey, Dec);
+        bits("roce.bth.fecn", "FECN", fecn, Dec);
+        bits("roce.bth.becn", "BECN", becn, Dec);
+        bits("roce.bth.reserved6", "Reserved (6 bits)", resv6, Dec);
+        hidden range("infiniband.reserved", "Reserved", BTH_BYTE_4, Bytes);
+        bits("infiniband.bth.destqp", "Destination Queue Pair", dest_qp, Hex(6));
+        bits("infiniband.bth.a", "Acknowledge Request", ack_req, Dec);
+        bits("infiniband.bth.reserved7", "Reserved (7 bits)", resv7, Dec);
+        bits("infiniband.bth.psn", "Packet Sequence Number", psn, Dec);
+        computed("roce.payload_len", "Payload Length", Dec, |context, _| {
+            Some(Value::Uint(context.frame.packet()?.payload_len() as u64))
+        });
+    }
 
-pub(in super::super) static RDETH: [Field; 3] = [
-    Field::whole("infiniband.rdeth", "Reliable Datagram Extended Transport Header"),
-    Field::bits("infiniband.reserved", "Reserved", Rdeth::LAYOUT.resv8, Show::Bytes).hidden(),
-    Field::bits("infiniband.rdeth.eecnxt", "E2E Context", Rdeth::LAYOUT.ee_context, Show::Dec),
-];
+    RDETH: Rdeth {
+        whole("infiniband.rdeth", "Reliable Datagram Extended Transport Header");
+        hidden bits("infiniband.reserved", "Reserved", resv8, Bytes);
+        bits("infiniband.rdeth.eecnxt", "E2E Context", ee_context, Dec);
+    }
 
-pub(in super::super) static DETH: [Field; 4] = [
-    Field::whole("infiniband.deth", "Datagram Extended Transport Header"),
-    Field::bits("infiniband.deth.q_key", "Queue Key", Deth::LAYOUT.qkey, Show::Hex(16)),
-    Field::bits("infiniband.reserved", "Reserved", Deth::LAYOUT.resv8, Show::Bytes).hidden(),
-    Field::bits("infiniband.deth.srcqp", "Source Queue Pair", Deth::LAYOUT.src_qp, Show::Hex(8)),
-];
+    DETH: Deth {
+        whole("infiniband.deth", "Datagram Extended Transport Header");
+        bits("infiniband.deth.q_key", "Queue Key", qkey, Hex(16));
+        hidden bits("infiniband.reserved", "Reserved", resv8, Bytes);
+        bits("infiniband.deth.srcqp", "Source Queue Pair", src_qp, Hex(8));
+    }
 
-pub(in super::super) static XRCETH: [Field; 2] = [
-    Field::whole("roce.xrceth", "XRC Extended Transport Header"),
-    Field::bits(
-        "roce.xrceth.xrcsrq",
-        "XRC Shared Receive Queue",
-        Xrceth::LAYOUT.xrcsrq,
-        Show::Hex(6),
-    ),
-];
+    XRCETH: Xrceth {
+        whole("roce.xrceth", "XRC Extended Transport Header");
+        bits("roce.xrceth.xrcsrq", "XRC Shared Receive Queue", xrcsrq, Hex(6));
+    }
 
-pub(in super::super) static FETH: [Field; 3] = [
-    Field::whole("roce.feth", "Flush Extended Transport Header"),
-    Field::bits("roce.feth.sel", "Selectivity Level", Feth::LAYOUT.selectivity, Show::Dec),
-    Field::bits("roce.feth.plt", "Placement Type", Feth::LAYOUT.placement, Show::Dec),
-];
+    FETH: Feth {
+        whole("roce.feth", "Flush Extended Transport Header");
+        bits("roce.feth.sel", "Selectivity Level", selectivity, Dec);
+        bits("roce.feth.plt", "Placement Type", placement, Dec);
+    }
 
-pub(in super::super) static RETH: [Field; 4] = [
-    Field::whole("infiniband.reth", "RDMA Extended Transport Header"),
-    Field::bits("infiniband.reth.va", "Virtual Address", Reth::LAYOUT.va, Show::Hex(16)),
-    Field::bits("infiniband.reth.r_key", "Remote Key", Reth::LAYOUT.rkey, Show::Hex(8)),
-    Field::bits("infiniband.reth.dmalen", "DMA Length", Reth::LAYOUT.dma_len, Show::Dec),
-];
+    RETH: Reth {
+        whole("infiniband.reth", "RDMA Extended Transport Header");
+        bits("infiniband.reth.va", "Virtual Address", va, Hex(16));
+        bits("infiniband.reth.r_key", "Remote Key", rkey, Hex(8));
+        bits("infiniband.reth.dmalen", "DMA Length", dma_len, Dec);
+    }
 
-pub(in super::super) static ATOMIC_ETH: [Field; 5] = [
-    Field::whole("infiniband.atomiceth", "Atomic Extended Transport Header"),
-    Field::bits("infiniband.reth.va", "Virtual Address", AtomicEth::LAYOUT.va, Show::Hex(16)),
-    Field::bits("infiniband.reth.r_key", "Remote Key", AtomicEth::LAYOUT.rkey, Show::Hex(8)),
-    Field::bits(
-        "infiniband.atomiceth.swapdt",
-        "Swap (or Add) Data",
-        AtomicEth::LAYOUT.swap_or_add,
-        Show::Dec,
-    ),
-    Field::bits("infiniband.atomiceth.cmpdt", "Compare Data", AtomicEth::LAYOUT.compare, Show::Dec),
-];
+    ATOMIC_ETH: AtomicEth {
+        whole("infiniband.atomiceth", "Atomic Extended Transport Header");
+        bits("infiniband.reth.va", "Virtual Address", va, Hex(16));
+        bits("infiniband.reth.r_key", "Remote Key", rkey, Hex(8));
+        bits("infiniband.atomiceth.swapdt", "Swap (or Add) Data", swap_or_add, Dec);
+        bits("infiniband.atomiceth.cmpdt", "Compare Data", compare, Dec);
+    }
+}
 
 const KIND: BitRange = Aeth::LAYOUT.syndrome.part(1, 2);
 const SYNDROME_VALUE: BitRange = Aeth::LAYOUT.syndrome.part(3, 5);
@@ -123,96 +112,83 @@ fn syndrome_value<'a>(layer: &[u8], kind: u64) -> Option<Value<'a>> {
     (KIND.read(layer)? == kind).then_some(Value::Uint(SYNDROME_VALUE.read(layer)?))
 }
 
-pub(in super::super) static AETH: [Field; 13] = [
-    Field::whole("infiniband.aeth", "ACK Extended Transport Header"),
-    Field::bits("infiniband.aeth.syndrome", "Syndrome", Aeth::LAYOUT.syndrome, Show::Dec),
-    Field::bits(
-        "infiniband.aeth.syndrome.reserved",
-        "Reserved",
-        Aeth::LAYOUT.syndrome.part(0, 1),
-        Show::Dec,
-    ),
-    Field::bits("infiniband.aeth.syndrome.opcode", "OpCode", KIND, Show::Dec),
-    Field::computed(
-        "infiniband.aeth.syndrome.credit_count",
-        "Credit Count",
-        Show::Dec,
-        |_, layer| syndrome_value(layer, 0),
-    ),
-    Field::computed("infiniband.aeth.syndrome.timer", "Timer", Show::Dec, |_, layer| {
-        syndrome_value(layer, 1)
-    }),
-    Field::computed(
-        "infiniband.aeth.syndrome.reserved_value",
-        "Reserved",
-        Show::Dec,
-        |_, layer| syndrome_value(layer, 2),
-    ),
-    Field::computed("infiniband.aeth.syndrome.error_code", "Error Code", Show::Dec, |_, layer| {
-        syndrome_value(layer, 3)
-    }),
-    Field::computed("roce.aeth.kind", "Kind", Show::Text, |context, _| {
-        Some(Value::Text(match context.frame.packet()?.aeth()?.syndrome().answer() {
-            Answer::Ack(_) => "ACK",
-            Answer::RnrNak(_) => "RNR",
-            Answer::Reserved(_) => "reserved",
-            Answer::Nak(_) => "NAK",
-        }))
-    }),
-    Field::computed("roce.aeth.credits", "Credits", Show::Dec, |context, _| {
-        match context.frame.packet()?.aeth()?.syndrome().answer() {
-            Answer::Ack(credits) => credits.count().map(|count| Value::Uint(count.into())),
-            _ => None,
-        }
-    }),
-    Field::computed("roce.aeth.rnr_us", "RNR Timer (µs)", Show::Dec, |context, _| {
-        match context.frame.packet()?.aeth()?.syndrome().answer() {
-            Answer::RnrNak(timer) => Some(Value::Uint(timer.micros().into())),
-            _ => None,
-        }
-    }),
-    Field::computed("roce.aeth.nak", "Refusal", Show::Text, |context, _| {
-        match context.frame.packet()?.aeth()?.syndrome().answer() {
-            Answer::Nak(code) => Some(Value::Text(code.name())),
-            _ => None,
-        }
-    }),
-    Field::bits("infiniband.aeth.msn", "Message Sequence Number", Aeth::LAYOUT.msn, Show::Dec),
-];
+fields! {
+    AETH: Aeth {
+        whole("infiniband.aeth", "ACK Extended Transport Header");
+        bits("infiniband.aeth.syndrome", "Syndrome", syndrome, Dec);
+        range("infiniband.aeth.syndrome.reserved", "Reserved",
+            Aeth::LAYOUT.syndrome.part(0, 1), Dec);
+        range("infiniband.aeth.syndrome.opcode", "OpCode", KIND, Dec);
+        computed("infiniband.aeth.syndrome.credit_count", "Credit Count", Dec, |_, layer| {
+            syndrome_value(layer, 0)
+        });
+        computed("infiniband.aeth.syndrome.timer", "Timer", Dec, |_, layer| {
+            syndrome_value(layer, 1)
+        });
+        computed("infiniband.aeth.syndrome.reserved_value", "Reserved", Dec, |_, layer| {
+            syndrome_value(layer, 2)
+        });
+        computed("infiniband.aeth.syndrome.error_code", "Error Code", Dec, |_, layer| {
+            syndrome_value(layer, 3)
+        });
+        computed("roce.aeth.kind", "Kind", Text, |context, _| {
+            Some(Value::Text(match context.frame.packet()?.aeth()?.syndrome().answer() {
+                Answer::Ack(_) => "ACK",
+                Answer::RnrNak(_) => "RNR",
+                Answer::Reserved(_) => "reserved",
+                Answer::Nak(_) => "NAK",
+            }))
+        });
+        computed("roce.aeth.credits", "Credits", Dec, |context, _| {
+            match context.frame.packet()?.aeth()?.syndrome().answer() {
+                Answer::Ack(credits) => credits.count().map(|count| Value::Uint(count.into())),
+                _ => None,
+            }
+        });
+        computed("roce.aeth.rnr_us", "RNR Timer (µs)", Dec, |context, _| {
+            match context.frame.packet()?.aeth()?.syndrome().answer() {
+                Answer::RnrNak(timer) => Some(Value::Uint(timer.micros().into())),
+                _ => None,
+            }
+        });
+        computed("roce.aeth.nak", "Refusal", Text, |context, _| {
+            match context.frame.packet()?.aeth()?.syndrome().answer() {
+                Answer::Nak(code) => Some(Value::Text(code.name())),
+                _ => None,
+            }
+        });
+        bits("infiniband.aeth.msn", "Message Sequence Number", msn, Dec);
+    }
 
-pub(in super::super) static ATOMIC_ACK_ETH: [Field; 2] = [
-    Field::whole("infiniband.atomicacketh", "Atomic ACK Extended Transport Header"),
-    Field::bits(
-        "infiniband.atomicacketh.origremdt",
-        "Original Remote Data",
-        AtomicAckEth::LAYOUT.original,
-        Show::Dec,
-    ),
-];
+    ATOMIC_ACK_ETH: AtomicAckEth {
+        whole("infiniband.atomicacketh", "Atomic ACK Extended Transport Header");
+        bits("infiniband.atomicacketh.origremdt", "Original Remote Data", original, Dec);
+    }
 
-pub(in super::super) static IMM_DT: [Field; 2] = [
-    // As in tshark, the header and its only field have one name.
-    Field::whole("infiniband.immdt", "Immediate Data"),
-    Field::bits("infiniband.immdt", "Immediate Data", ImmDt::LAYOUT.data, Show::Bytes),
-];
+    IMM_DT: ImmDt {
+        // As in tshark, the header and its only field have one name.
+        whole("infiniband.immdt", "Immediate Data");
+        bits("infiniband.immdt", "Immediate Data", data, Bytes);
+    }
 
-pub(in super::super) static IETH: [Field; 2] = [
-    // As in tshark, the header and its only field have one name.
-    Field::whole("infiniband.ieth", "RKey"),
-    Field::bits("infiniband.ieth", "RKey to invalidate", Ieth::LAYOUT.rkey, Show::Bytes),
-];
+    IETH: Ieth {
+        // As in tshark, the header and its only field have one name.
+        whole("infiniband.ieth", "RKey");
+        bits("infiniband.ieth", "RKey to invalidate", rkey, Bytes);
+    }
 
-pub(in super::super) static SACK_ETH: [Field; 4] = [
-    Field::whole("roce.sacketh", "Selective ACK Extended Transport Header"),
-    Field::bits("roce.sacketh.base", "Base PSN", SackEth::LAYOUT.base, Show::Dec),
-    Field::bits("roce.sacketh.words", "Words of the bitmap", SackEth::LAYOUT.words, Show::Dec),
-    Field::computed("roce.sacketh.count", "Packets received", Show::Dec, |context, _| {
-        let packet = context.frame.packet()?;
-        packet.sack_eth()?;
-        let received = packet.payload().iter().map(|byte| u64::from(byte.count_ones())).sum();
-        Some(Value::Uint(received))
-    }),
-];
+    SACK_ETH: SackEth {
+        whole("roce.sacketh", "Selective ACK Extended Transport Header");
+        bits("roce.sacketh.base", "Base PSN", base, Dec);
+        bits("roce.sacketh.words", "Words of the bitmap", words, Dec);
+        computed("roce.sacketh.count", "Packets received", Dec, |context, _| {
+            let packet = context.frame.packet()?;
+            packet.sack_eth()?;
+            let received = packet.payload().iter().map(|byte| u64::from(byte.count_ones())).sum();
+            Some(Value::Uint(received))
+        });
+    }
+}
 
 /// Returns the payload as tshark defines it: with the pad bytes.
 fn padded_payload<'a>(context: &Context<'a>) -> Option<&'a [u8]> {
@@ -220,7 +196,7 @@ fn padded_payload<'a>(context: &Context<'a>) -> Option<&'a [u8]> {
     packet.bytes().get(packet.header_len()..)
 }
 
-pub(in super::super) static PAYLOAD: [Field; 4] = [
+pub(in crate::decode) const PAYLOAD: &[Field] = &[
     Field::presence("data"),
     Field::bytes_from("roce.payload", "Payload", 0).hidden(),
     Field::computed("data.data", "Payload with padding", Show::Bytes, |context, _| {
@@ -233,12 +209,12 @@ pub(in super::super) static PAYLOAD: [Field; 4] = [
     .hidden(),
 ];
 
-pub(in super::super) static PAD: [Field; 1] = [Field::bytes_from("roce.pad", "Pad", 0)];
+pub(in crate::decode) const PAD: &[Field] = &[Field::bytes_from("roce.pad", "Pad", 0)];
 
-pub(in super::super) static ICRC: [Field; 1] =
-    [Field::bits("infiniband.invariant.crc", "Invariant CRC", BitRange::new(0, 32), Show::Hex(8))];
+pub(in crate::decode) const ICRC: &[Field] =
+    &[Field::bits("infiniband.invariant.crc", "Invariant CRC", BitRange::new(0, 32), Show::Hex(8))];
 
-pub(in super::super) static VCRC: [Field; 2] = [
+pub(in crate::decode) const VCRC: &[Field] = &[
     Field::bits("infiniband.variant.crc", "Variant CRC", BitRange::new(0, 16), Show::Hex(4)),
     Field::computed("roce.vcrc", "VCRC Verdict", Show::Text, |context, _| {
         context.frame.vcrc().map(|verdict| Value::Text(verdict.name()))
@@ -246,7 +222,7 @@ pub(in super::super) static VCRC: [Field; 2] = [
 ];
 
 /// Fields of every packet of RoCE and of native InfiniBand, however much of it was captured.
-pub(in super::super) static ROCE: [Field; 8] = [
+pub(in crate::decode) const ROCE: &[Field] = &[
     Field::presence("infiniband"),
     Field::presence_if("roce", "RoCE", |context| {
         context.frame.encapsulation().is_some_and(|how| how != Encapsulation::Native)
@@ -275,10 +251,13 @@ pub(in super::super) static ROCE: [Field; 8] = [
     }),
 ];
 
-pub(in super::super) static CNP: [Field; 1] =
-    [Field::bits("roce.cnp.reserved", "Reserved", Cnp::LAYOUT.reserved, Show::Bytes)];
+fields! {
+    CNP: Cnp {
+        bits("roce.cnp.reserved", "Reserved", reserved, Bytes);
+    }
+}
 
-pub(in super::super) static TRAILER: [Field; 1] =
-    [Field::computed("roce.error", "Error", Show::Text, |context, _| {
+pub(in crate::decode) const TRAILER: &[Field] =
+    &[Field::computed("roce.error", "Error", Show::Text, |context, _| {
         context.frame.error().copied().map(Value::Error)
     })];

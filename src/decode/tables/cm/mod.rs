@@ -12,7 +12,7 @@ pub(in crate::decode) use request::CM_REQ;
 pub(in crate::decode) use sidr::{CM_SIDR_REP, CM_SIDR_REQ};
 
 use crate::decode::Context;
-use crate::decode::field::{Field, Show, Value};
+use crate::decode::field::Value;
 use crate::wire::Network;
 use crate::wire::cm::{IpCm, ServiceId};
 use crate::wire::layout::BitRange;
@@ -47,72 +47,33 @@ fn ip_cm_address(layer: &[u8], address: BitRange, version: u64) -> Option<Value<
 /// Header that the RDMA connection manager puts before the consumer's data, under names that begin
 /// with `$prefix`.
 macro_rules! ip_cm {
-    ($prefix:literal) => {
-        [
-            Field::whole(concat!($prefix, ".ip_cm"), "IP CM Request Msg"),
-            Field::bits(
-                concat!($prefix, ".ip_cm.majv"),
-                "IP CM Major Version",
-                IpCm::LAYOUT.major,
-                Show::Hex(2),
-            ),
-            Field::bits(
-                concat!($prefix, ".ip_cm.minv"),
-                "IP CM Minor Version",
-                IpCm::LAYOUT.minor,
-                Show::Hex(2),
-            ),
-            Field::bits(
-                concat!($prefix, ".ip_cm.ipv"),
-                "IP CM IP Version",
-                IpCm::LAYOUT.ip_version,
-                Show::Hex(2),
-            ),
-            Field::bits(
-                concat!($prefix, ".ip_cm.reserved"),
-                "IP CM Reserved",
-                IpCm::LAYOUT.reserved,
-                Show::Hex(2),
-            ),
-            Field::bits(
-                concat!($prefix, ".ip_cm.sport"),
-                "IP CM Source Port",
-                IpCm::LAYOUT.source_port,
-                Show::Hex(4),
-            ),
-            Field::computed(
-                concat!($prefix, ".ip_cm.sip6"),
-                "IP CM Source IP",
-                Show::Ipv6,
-                |_, layer| ip_cm_address(layer, IpCm::LAYOUT.source, 6),
-            ),
-            Field::computed(
-                concat!($prefix, ".ip_cm.dip6"),
-                "IP CM Destination IP",
-                Show::Ipv6,
-                |_, layer| ip_cm_address(layer, IpCm::LAYOUT.destination, 6),
-            ),
-            Field::computed(
-                concat!($prefix, ".ip_cm.sip4"),
-                "IP CM Source IP",
-                Show::Ipv4,
-                |_, layer| ip_cm_address(layer, IpCm::LAYOUT.source, 4),
-            ),
-            Field::computed(
-                concat!($prefix, ".ip_cm.dip4"),
-                "IP CM Destination IP",
-                Show::Ipv4,
-                |_, layer| ip_cm_address(layer, IpCm::LAYOUT.destination, 4),
-            ),
-            Field::bytes_from(
-                concat!($prefix, ".ip_cm.private"),
-                "IP CM Consumer PrivateData",
-                IpCm::LEN,
-            ),
-        ]
+    ($table:ident, $prefix:literal) => {
+        fields! {
+            $table: IpCm {
+                whole(concat!($prefix, ".ip_cm"), "IP CM Request Msg");
+                bits(concat!($prefix, ".ip_cm.majv"), "IP CM Major Version", major, Hex(2));
+                bits(concat!($prefix, ".ip_cm.minv"), "IP CM Minor Version", minor, Hex(2));
+                bits(concat!($prefix, ".ip_cm.ipv"), "IP CM IP Version", ip_version, Hex(2));
+                bits(concat!($prefix, ".ip_cm.reserved"), "IP CM Reserved", reserved, Hex(2));
+                bits(concat!($prefix, ".ip_cm.sport"), "IP CM Source Port", source_port, Hex(4));
+                computed(concat!($prefix, ".ip_cm.sip6"), "IP CM Source IP", Ipv6, |_, layer| {
+                    ip_cm_address(layer, IpCm::LAYOUT.source, 6)
+                });
+                computed(concat!($prefix, ".ip_cm.dip6"), "IP CM Destination IP", Ipv6, |_, layer| {
+                    ip_cm_address(layer, IpCm::LAYOUT.destination, 6)
+                });
+                computed(concat!($prefix, ".ip_cm.sip4"), "IP CM Source IP", Ipv4, |_, layer| {
+                    ip_cm_address(layer, IpCm::LAYOUT.source, 4)
+                });
+                computed(concat!($prefix, ".ip_cm.dip4"), "IP CM Destination IP", Ipv4, |_, layer| {
+                    ip_cm_address(layer, IpCm::LAYOUT.destination, 4)
+                });
+                bytes_from(
+                    concat!($prefix, ".ip_cm.private"), "IP CM Consumer PrivateData", IpCm::LEN);
+            }
+        }
     };
 }
 
-pub(in crate::decode) static IP_CM: [Field; 11] = ip_cm!("infiniband.cm.req");
-
-pub(in crate::decode) static SIDR_IP_CM: [Field; 11] = ip_cm!("roce.cm.sidr_req");
+ip_cm!(IP_CM, "infiniband.cm.req");
+ip_cm!(SIDR_IP_CM, "roce.cm.sidr_req");
