@@ -10,6 +10,11 @@ use crate::input::Inputs;
 use crate::interrupt;
 use crate::parallel::in_order;
 
+/// Reads the number of threads of `--jobs`.
+pub(crate) fn parse_jobs(text: &str) -> Result<NonZeroUsize, &'static str> {
+    text.parse().map_err(|_| "a number of threads, 1 or more")
+}
+
 /// Returns the number of threads that decode: as many as the user says, or as there are cores.
 pub(crate) fn threads(jobs: Option<NonZeroUsize>) -> usize {
     let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);

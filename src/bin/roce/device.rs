@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use roce::device::Device;
 use roce::engine::congestion::Settings;
@@ -15,6 +15,25 @@ use roce::link::{self, SpecError};
 use roce::nic::SoftNic;
 use roce::rdma_nic::RdmaNic;
 use roce::wire::Gid;
+
+/// Forms of devices, for help. `roce devices --help` says what each is and needs.
+macro_rules! forms {
+    () => {
+        "udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, xdp:INTERFACE, tap:NAME@ADDRESS/PREFIX or \
+         verbs:NAME (`roce help devices` explains them)"
+    };
+    // A link of soft NICs, without an engine behind it.
+    (links) => {
+        "udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, xdp:INTERFACE or tap:NAME@ADDRESS/PREFIX \
+         (`roce help devices` explains them)"
+    };
+    // Devices of programs under `roce run`, whose library has no TAP devices.
+    (programs) => {
+        "udp:ADDRESS, raw:INTERFACE, soft:INTERFACE or xdp:INTERFACE (`roce help devices` explains \
+         them)"
+    };
+}
+pub(crate) use forms;
 
 /// A device, as the user wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +53,7 @@ impl FromStr for Spec {
         }
         text.parse().map(Self::Soft).map_err(|error| match error {
             SpecError::Address(_) => error.to_string(),
-            _ => format!("{error}, or verbs:NAME for a real one"),
+            _ => format!("{error}, or verbs:NAME for an RDMA device"),
         })
     }
 }
@@ -54,7 +73,7 @@ pub(crate) struct SharedMemoryArgs {
     /// Send packets to programs on this machine through the kernel, too, and not through shared
     /// memory; so does ROCE_SHM=off.
     #[arg(long)]
-    no_shm: bool,
+    pub(crate) no_shm: bool,
 }
 
 impl From<SharedMemoryArgs> for SoftNicArgs {
@@ -70,7 +89,7 @@ pub(crate) struct SoftNicArgs {
     shared_memory: SharedMemoryArgs,
 
     #[command(flatten)]
-    congestion: CongestionArgs,
+    pub(crate) congestion: CongestionArgs,
 
     #[command(flatten)]
     recovery: RecoveryArgs,
@@ -80,23 +99,25 @@ pub(crate) struct SoftNicArgs {
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct CongestionArgs {
     /// Congestion control of soft NICs: none, dcqcn, timely, swift, hpcc or fixed:RATE, with
-    /// parameters, as in dcqcn:rp_time_reset=300,rp_ai_rate=5
+    /// parameters, as in dcqcn:rp_time_reset=300,rp_ai_rate=5 [default: none]
     #[arg(long, env = "ROCE_CC", hide_env = true, value_name = "NAME[:PARAMETERS]")]
     cc: Option<String>,
 
-    /// Rules and parameters of dcqcn: paper or nvidia
+    /// Rules and parameters of dcqcn: paper or nvidia [default: paper]
     #[arg(long, env = "ROCE_CC_PROFILE", hide_env = true, value_name = "PROFILE")]
     cc_profile: Option<String>,
 
-    /// Rate of the link, at which --cc paces queue pairs from their first packet, such as 25G
+    /// Rate of the link in bit/s, at which --cc paces queue pairs from their first packet, such as
+    /// 25G [default: no pacing before the first CNP]
     #[arg(long, env = "ROCE_LINE_RATE", hide_env = true, value_name = "RATE")]
     line_rate: Option<String>,
 
-    /// Whether data is ECN-capable: ect0 or off; without it, if --cc is on
+    /// Whether data is ECN-capable: ect0 or off [default: ect0 if --cc is on]
     #[arg(long, env = "ROCE_ECN", hide_env = true, value_name = "ECT")]
     ecn: Option<String>,
 
-    /// CNPs that are sent: scope=qp, peer or port, interval=50us, dscp=48, priority=6
+    /// CNPs that are sent: scope (qp, peer, port), interval, dscp, priority [default:
+    /// scope=qp,interval=50us,dscp=48,priority=6]
     #[arg(long, env = "ROCE_CNP", hide_env = true, value_name = "OPTIONS")]
     cnp: Option<String>,
 }
@@ -117,7 +138,29 @@ impl CongestionArgs {
 
     /// Returns the options, or an error if one is wrong.
     pub(crate) fn settings(&self) -> anyhow::Result<Settings> {
-        Settings::read(|name| self.text(name).map(str::to_owned)).context("congestion control")
+        // The error begins with the name of the option.
+        let read = Settings::read(|name| self.text(name).map(str::to_owned));
+        read.map_err(|error| anyhow!("--{error}"))
+    }
+}
+
+/// The value of an option, or none: a variable that is set to nothing counts as unset.
+#[derive(Clone, Copy, Debug)]
+struct OrUnset<T>(Option<T>);
+
+impl<T: FromStr> FromStr for OrUnset<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, T::Err> {
+        (!text.is_empty()).then(|| text.parse()).transpose().map(Self)
+    }
+}
+
+/// Reads a number of paths.
+fn parse_paths(text: &str) -> Result<OrUnset<u8>, &'static str> {
+    match text.parse() {
+        Ok(OrUnset(Some(0))) | Err(_) => Err("a number of UDP source ports, 1 to 255"),
+        Ok(paths) => Ok(paths),
     }
 }
 
@@ -125,31 +168,39 @@ impl CongestionArgs {
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct RecoveryArgs {
     /// Recovery from loss of soft NICs: go-back-N, or selective repeat with peers that do it, too
+    /// [default: gbn]
     #[arg(long, value_name = "gbn|sr", env = "ROCE_RECOVERY", hide_env = true)]
-    recovery: Option<Recovery>,
+    recovery: Option<OrUnset<Recovery>>,
 
-    /// Packets that come before others: dropped, held, or held with their payload in its place
+    /// Packets that arrive before earlier ones: dropped, held, or held with their payload placed at
+    /// once [default: in-order; buffer with --recovery sr or --paths]
     #[arg(long, value_name = "in-order|buffer|place", env = "ROCE_RECEIVE", hide_env = true)]
-    receive: Option<ReceiveMode>,
+    receive: Option<OrUnset<ReceiveMode>>,
 
-    /// Spray packets over this many UDP source ports; the peer must hold packets, too
+    /// Spray packets over this many UDP source ports, 1 to 255; the peer must have --paths or a
+    /// --receive that holds packets, too [default: 1]
     #[arg(long, value_name = "N", env = "ROCE_PATHS", hide_env = true,
-          value_parser = clap::value_parser!(u8).range(1..))]
-    paths: Option<u8>,
+          value_parser = parse_paths)]
+    paths: Option<OrUnset<u8>>,
 }
 
 impl RecoveryArgs {
     /// The options that were named.
     pub(crate) fn options(&self) -> RecoveryOptions {
-        RecoveryOptions { recovery: self.recovery, receive: self.receive, paths: self.paths }
+        RecoveryOptions {
+            recovery: self.recovery.and_then(|it| it.0),
+            receive: self.receive.and_then(|it| it.0),
+            paths: self.paths.and_then(|it| it.0),
+        }
     }
 
-    /// The variables by which a program's library is told of them.
+    /// Environment variables that pass these options to a program's library.
     pub(crate) fn variables(&self) -> [(&'static str, Option<String>); 3] {
+        let RecoveryOptions { recovery, receive, paths } = self.options();
         [
-            ("ROCE_RECOVERY", self.recovery.map(|it| it.to_string())),
-            ("ROCE_RECEIVE", self.receive.map(|it| it.to_string())),
-            ("ROCE_PATHS", self.paths.map(|it| it.to_string())),
+            ("ROCE_RECOVERY", recovery.map(|it| it.to_string())),
+            ("ROCE_RECEIVE", receive.map(|it| it.to_string())),
+            ("ROCE_PATHS", paths.map(|it| it.to_string())),
         ]
     }
 }
@@ -170,7 +221,10 @@ pub(crate) fn start(spec: &Spec, soft: &SoftNicArgs) -> anyhow::Result<Arc<dyn D
                 settings.apply(config);
                 recovery.apply(config);
             });
-            Ok(Arc::new(nic.with_context(|| format!("cannot start a NIC on {spec}"))?))
+            let nic = nic.with_context(|| format!("cannot start a NIC on {spec}"))?;
+            // If this fails, `roce devices` does not show the NIC.
+            let _ = nic.publish_status(&spec.to_string());
+            Ok(Arc::new(nic))
         }
         Spec::Verbs(name) => {
             Ok(Arc::new(RdmaNic::open(name).with_context(|| format!("-d {spec}"))?))
@@ -178,9 +232,9 @@ pub(crate) fn start(spec: &Spec, soft: &SoftNicArgs) -> anyhow::Result<Arc<dyn D
     }
 }
 
-/// The IP address of a device that a connection can be made from or to: that of the GID named, or
-/// else of the first for IPv4, or else of the first. A link-local one is none, because it means
-/// nothing without its interface.
+/// Returns the IP address of a device that a connection can be made from or to: that of the named
+/// GID, or else of the first GID for IPv4, or else of the first GID. A link-local address does not
+/// count, because it means nothing without its interface.
 pub(crate) fn address_of(device: &dyn Device, named: Option<u8>) -> Option<IpAddr> {
     let gids = device.gids();
     let first = || {
@@ -255,6 +309,21 @@ mod tests {
     use roce::link::cable;
 
     use super::*;
+
+    #[test]
+    fn wrong_congestion_control_names_its_option() {
+        let wrong = Some("x".to_owned());
+        for (option, args) in [
+            ("--cc: ", CongestionArgs { cc: wrong.clone(), ..Default::default() }),
+            ("--cc-profile: ", CongestionArgs { cc_profile: wrong.clone(), ..Default::default() }),
+            ("--line-rate: ", CongestionArgs { line_rate: wrong.clone(), ..Default::default() }),
+            ("--ecn: ", CongestionArgs { ecn: wrong.clone(), ..Default::default() }),
+            ("--cnp: ", CongestionArgs { cnp: wrong.clone(), ..Default::default() }),
+        ] {
+            let error = args.settings().unwrap_err().to_string();
+            assert!(error.starts_with(option), "{error}");
+        }
+    }
 
     #[test]
     fn devices_are_read_and_print_as_they_are_written() {

@@ -132,6 +132,46 @@ mod tests {
         }
     }
 
+    /// Each option that takes a device lists the forms that messages list, as far as its command
+    /// takes them, and the help of `roce devices` explains all.
+    #[test]
+    fn help_lists_the_forms_of_devices() {
+        let message = "none".parse::<crate::device::Spec>().unwrap_err();
+        let all = [
+            "udp:ADDRESS",
+            "raw:INTERFACE",
+            "soft:INTERFACE",
+            "xdp:INTERFACE",
+            "tap:NAME@ADDRESS/PREFIX",
+            "verbs:NAME",
+        ];
+        let mut found = Vec::new();
+        for (name, mut command) in commands() {
+            let options = command.get_arguments().filter(|it| {
+                let long = it.get_long().unwrap_or_default();
+                long == "device" || long == "to"
+            });
+            let texts: Vec<_> = options.map(|it| it.get_help().unwrap().to_string()).collect();
+            for (text, form) in texts.iter().flat_map(|text| all.map(|form| (text, form))) {
+                let is_taken = match name.as_str() {
+                    "roce run" => !form.starts_with("tap:") && !form.starts_with("verbs:"),
+                    "roce replay" => !form.starts_with("verbs:"),
+                    _ => true,
+                };
+                assert_eq!(text.contains(form), is_taken, "{name}: {form}: {text}");
+                assert!(message.contains(form), "{form}: {message}");
+            }
+            found.extend(texts.iter().map(|_| name.clone()));
+            if name == "roce devices" {
+                let help = command.render_help().to_string();
+                assert!(all.iter().all(|form| help.contains(form)), "{help}");
+            }
+        }
+        for name in ["roce run", "roce serve", "roce bench send", "roce ping", "roce replay"] {
+            assert!(found.iter().any(|it| it == name), "{name} is not in {found:?}");
+        }
+    }
+
     /// Messages and pages name options that exist.
     #[test]
     fn options_that_messages_name_exist() {

@@ -56,7 +56,7 @@ impl Inputs {
                     problems.names.push(name);
                     readers.push(if strict { reader } else { reader.lenient() });
                 }
-                // What was interrupted is no fault of the file.
+                // Reading that Ctrl-C interrupted is no error of the file.
                 Err(_) if interrupt::requested() => {}
                 Err(error) => {
                     problems.say(&name, &error);

@@ -15,12 +15,14 @@ mod interrupt;
 mod links;
 mod man;
 mod mesh;
+mod metrics_server;
 mod outfile;
 mod output;
 mod parallel;
 mod ping;
 mod progress;
 mod replay;
+mod resolve;
 mod run;
 mod serve;
 mod shell;
@@ -48,7 +50,7 @@ use roce::decode::{PrintableLines, is_plain};
 #[derive(Debug, Parser)]
 #[command(name = "roce", version, max_term_width = 100, subcommand_required = true)]
 #[command(after_help = "\
-`roce help COMMAND` prints the help of a command. Pages: `roce help faults` (--fault of roce run), `roce help filter` \
+`roce help COMMAND` prints the help of a command; that of `roce devices` lists the forms of devices. Pages: `roce help faults` (--fault of roce run), `roce help filter` \
 (filters of roce decode and roce flows), `roce help parquet` (tables).")]
 struct Cli {
     #[command(subcommand)]
@@ -96,7 +98,7 @@ fn main() -> ExitCode {
         // The reader of the pipe has closed it.
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            say!("{error:#}");
+            say!("{}", output::chain(&error));
             could_not()
         }
     }

@@ -234,6 +234,10 @@ static RUN: Sections = Sections {
             "ROCE_CC, ROCE_CC_PROFILE, ROCE_LINE_RATE, ROCE_ECN, ROCE_CNP",
             "What --cc, --cc-profile, --line-rate, --ecn and --cnp pass to the library.",
         ),
+        (
+            "ROCE_RECOVERY, ROCE_RECEIVE, ROCE_PATHS",
+            "What --recovery, --receive and --paths pass to the library.",
+        ),
         ("ROCE_COUNTERS", "A file to append the counters of a device to when it is closed."),
     ],
     see_also: "roce(1), roce-devices(1), roce-decode(1), ibv_devinfo(1), ib_write_bw(1), verbs(7)",

@@ -100,7 +100,7 @@ impl SealedFile {
 impl Drop for WholeFile {
     fn drop(&mut self) {
         if let Place::Beside(unfinished, _) = &self.place {
-            // A file that has its name is no longer here.
+            // If the file was finished, it was renamed, and this removes nothing.
             let _ = fs::remove_file(unfinished);
         }
     }
@@ -196,7 +196,7 @@ fn publish(file: &File, place: &Place) -> io::Result<()> {
         }
         done => done,
     };
-    // If it was renamed, it is no longer here.
+    // If the file was renamed, this removes nothing.
     let _ = fs::remove_file(&unfinished);
     done
 }
@@ -218,8 +218,35 @@ pub(crate) fn check_writable(flag: &str, path: &Path) -> Result<()> {
     }
 }
 
-/// Checks the same of a capture, which replaces an older capture or an empty file, but no other
-/// file.
+/// Checks that a file other than a capture can be written: it replaces no capture, and no file
+/// that the command reads.
+pub(crate) fn check_report(flag: &str, path: &Path, read: &[PathBuf]) -> Result<()> {
+    if path == "-" {
+        bail!("{flag} -: standard output has other text; name a file");
+    }
+    check_writable(flag, path)?;
+    check_not_read(flag, path, read)?;
+    if fs::metadata(path).is_ok_and(|found| found.is_file()) && roce::capture::open(path).is_ok() {
+        bail!("{flag} {}: is a capture; choose another name", path.display());
+    }
+    Ok(())
+}
+
+/// Checks that a file is none of those that the command reads.
+pub(crate) fn check_not_read(flag: &str, path: &Path, read: &[PathBuf]) -> Result<()> {
+    let Ok(out) = fs::canonicalize(path) else { return Ok(()) };
+    match read.iter().find(|input| fs::canonicalize(input).is_ok_and(|input| input == out)) {
+        None => Ok(()),
+        Some(input) => bail!(
+            "{flag} {}: is {}, which is read; choose another name",
+            path.display(),
+            input.display()
+        ),
+    }
+}
+
+/// Checks that a capture can be written: it replaces an older capture or an empty file, but no
+/// other file.
 pub(crate) fn check_capture(flag: &str, path: &Path) -> Result<()> {
     check_writable(flag, path)?;
     let Ok(found) = fs::metadata(path) else { return Ok(()) };
@@ -257,6 +284,23 @@ mod tests {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
+    }
+
+    #[test]
+    fn report_replaces_no_capture_and_no_file_that_is_read() {
+        let scratch = Scratch::new("report");
+        let [capture, hosts, old] = ["c.pcap", "hosts", "r.html"].map(|name| scratch.0.join(name));
+        let header = [[0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0], [0; 8], [0, 0, 4, 0, 1, 0, 0, 0]];
+        fs::write(&capture, header.concat()).unwrap();
+        fs::write(&hosts, "10.0.0.1").unwrap();
+        fs::write(&old, "<!DOCTYPE html>").unwrap();
+        let check = |path: &Path| check_report("--html", path, std::slice::from_ref(&hosts));
+        let refused = |path: &Path| format!("{:#}", check(path).unwrap_err());
+        assert!(refused(&capture).ends_with("c.pcap: is a capture; choose another name"));
+        assert!(refused(&hosts).ends_with("hosts, which is read; choose another name"));
+        assert!(refused(Path::new("-")).contains("name a file"));
+        check(&old).unwrap();
+        check(&scratch.0.join("new.html")).unwrap();
     }
 
     #[test]

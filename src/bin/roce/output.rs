@@ -93,18 +93,21 @@ pub(crate) struct StandardOutput(Stdout);
 static READER_IS_GONE: AtomicBool = AtomicBool::new(false);
 
 impl StandardOutput {
+    /// Notes that the reader is gone, and has any other error name the stream.
     fn note<T>(result: io::Result<T>) -> io::Result<T> {
-        if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
-            READER_IS_GONE.store(true, Ordering::Relaxed);
-        }
-        result
+        result.map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe => {
+                READER_IS_GONE.store(true, Ordering::Relaxed);
+                error
+            }
+            kind => io::Error::new(kind, format!("cannot write to standard output: {error}")),
+        })
     }
 }
 
 impl Write for StandardOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        check_open()?;
-        Self::note(self.0.write(bytes))
+        Self::note(check_open().and_then(|()| self.0.write(bytes)))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -129,6 +132,24 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     };
     READER_IS_GONE.load(Ordering::Relaxed)
         && error.chain().any(|cause| kind_of(cause) == Some(io::ErrorKind::BrokenPipe))
+}
+
+/// An error and its causes in a line, without those that the message before has in it: errors of
+/// links have the error of the system in their messages.
+pub(crate) fn chain(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    let mut last = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if last.is_empty() {
+            line.push_str(&text);
+        } else if !last.contains(&text) {
+            line.push_str(": ");
+            line.push_str(&text);
+        }
+        last = text;
+    }
+    line
 }
 
 /// Says one line on standard error, in one write: lines of several threads and processes do not
@@ -162,7 +183,21 @@ pub(crate) fn counted(number: u64, noun: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use roce::link::OpenError;
+
     use super::*;
+
+    #[test]
+    fn cause_that_the_message_has_is_not_repeated() {
+        let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let source = denied();
+        let link = OpenError::Tun { path: "/dev/net/tun", source };
+        let line = chain(&anyhow::Error::from(link).context("-d tap:t0"));
+        assert!(line.starts_with("-d tap:t0: cannot open /dev/net/tun: permission denied; "));
+        assert_eq!(line.matches("permission denied").count(), 1, "{line}");
+        let line = chain(&anyhow::Error::from(denied()).context("--pcap a"));
+        assert_eq!(line, "--pcap a: permission denied");
+    }
 
     #[test]
     fn lines_are_broken_at_the_width_and_aligned() {

@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use roce::engine::congestion::Settings;
 use roce::link::{NamedSpec, fault};
 
-use crate::device::{CongestionArgs, RecoveryArgs};
+use crate::device::{CongestionArgs, RecoveryArgs, SharedMemoryArgs, forms};
 use crate::outfile;
 use crate::output::say;
 
@@ -61,6 +61,10 @@ program loses nothing by it. For a privileged caller and for a setuid program, a
 instead. ROCE_FILES=namespace or ROCE_FILES=preload overrides that choice: sudo and other setuid programs, for one,
 have no effect in a namespace.
 
+Options can be given in the environment: ROCE_CC, ROCE_CC_PROFILE, ROCE_LINE_RATE, ROCE_ECN, ROCE_CNP, ROCE_RECOVERY,
+ROCE_RECEIVE and ROCE_PATHS are --cc, --cc-profile and so on; ROCE_SHM=off is --no-shm. An option on the command line comes
+before its variable.
+
 The library writes nothing to the program's output. With ROCE_LOG=FILE it writes to FILE why a device cannot be opened.
 Setuid programs ignore all ROCE_ variables.
 
@@ -68,12 +72,9 @@ With --pcap this command waits for the program, and says if a capture could not 
 Exit status: the program's; 127 if the program is not found, 126 if it cannot be run, 2 for other errors, and if the program
 was successful but its capture was cut; with --pcap 128 and the number of the signal that ended the program.")]
 pub(crate) struct Args {
-    /// A device for the program: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE, or NAME= and one of
-    /// them; may be repeated
-    ///
-    /// NAME is the device's name in the program, such as mlx5_0; without it, devices are called
-    /// roce0, roce1 and so on. Two devices on one interface need names.
-    #[arg(short, long = "device", alias = "ib-dev", value_name = "[NAME=]SPEC")]
+    // The devices of the program.
+    #[arg(short, long = "device", alias = "ib-dev", value_name = "[NAME=]DEVICE",
+          value_parser = devices::parse, help = DEVICE, long_help = DEVICE_AND_NAME)]
     devices: Vec<NamedSpec>,
 
     /// Write the packets that the program sends and receives to FILE, as pcapng
@@ -92,10 +93,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SPEC")]
     fault: Option<fault::Spec>,
 
-    /// Send packets to programs on this machine through the kernel, too, and not through shared
-    /// memory
-    #[arg(long)]
-    no_shm: bool,
+    #[command(flatten)]
+    shared_memory: SharedMemoryArgs,
 
     #[command(flatten)]
     congestion: CongestionArgs,
@@ -111,6 +110,15 @@ pub(crate) struct Args {
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
+
+/// Help of `--device`, in a line and in full.
+const DEVICE: &str = concat!("A device for the program, can be repeated: ", forms!(programs));
+const DEVICE_AND_NAME: &str = concat!(
+    "A device for the program, can be repeated: ",
+    forms!(programs),
+    "\n\nNAME is the device's name in the program, such as mlx5_0; without it, devices are called \
+     roce0, roce1 and so on. Two devices on one interface need names."
+);
 
 /// The library beside ours that redirects calls of libc to the files of devices, where no mount
 /// namespace shows them.
@@ -153,7 +161,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for name in Settings::NAMES {
         set(&mut command, &Settings::variable(name), args.congestion.text(name).map(Into::into));
     }
-    if args.no_shm {
+    if args.shared_memory.no_shm {
         command.env("ROCE_SHM", "off");
     }
     for (name, value) in args.recovery.variables() {

@@ -10,7 +10,7 @@ use roce::verbs::Mtu;
 use super::control::plan::{ATOMIC_SIZE, Connection, Extent, Metric, Op, Plan, SIZE_MAX};
 use super::report::Unit;
 use super::token::TokenArgs;
-use crate::device::{SoftNicArgs, Spec};
+use crate::device::{SoftNicArgs, Spec, forms};
 
 /// perftest's port, and that of the pingpongs.
 pub(crate) const PORT: u16 = 18515;
@@ -18,12 +18,14 @@ pub(crate) const PORT: u16 = 18515;
 /// Addresses and ports by which the two sides find each other, and options of soft NICs.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReachArgs<S: Args = SoftNicArgs> {
-    /// The NIC: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE, or verbs:NAME for a real one
-    /// [default: UDP from the address that leads to the other side].
-    #[arg(short = 'd', long = "device", alias = "ib-dev", value_name = "DEVICE")]
+    // The NIC.
+    #[arg(short = 'd', long = "device", alias = "ib-dev", value_name = "DEVICE", help = concat!(
+        "The NIC: ", forms!(), " [default: UDP from the address that leads to the other side]"
+    ))]
     pub(crate) device: Option<Spec>,
 
-    /// The TCP port over which the two sides find each other.
+    /// The TCP port over which the two sides find each other; for roce serve, 0 is any that is
+    /// free.
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
     pub(crate) port: u16,
 

@@ -55,9 +55,9 @@ impl Waiting {
         self.rendezvous
     }
 
-    /// Takes the client's queue pair of this number, and connects one of this side to it. Requests
-    /// of strangers are rejected, and so are those that come from another address than `client`, if
-    /// that is given.
+    /// Accepts the request of the client's queue pair number `q`, and connects `qp` to it. A
+    /// request without the key is rejected. If `client` is given, a request from another address is
+    /// rejected and is an error.
     pub(crate) fn accept(
         &self,
         client: Option<IpAddr>,

@@ -8,7 +8,7 @@ use roce::verbs::{SendWr, Wc};
 
 use super::bandwidth::{Outcome, nanos};
 use super::control::messages::{Done, Seen};
-use super::control::plan::Op;
+use super::control::plan::{Connection, Op};
 use super::side::{Side, is_receive};
 use super::watch::{Watch, now};
 
@@ -66,7 +66,7 @@ impl Samples {
         let us = |nanos: u64| nanos as f64 * share / 1000.0;
         let micros = |time: Duration| us(nanos(time));
         let kept = self.nanos.len();
-        // The time within which so many of ten thousand are.
+        // The time that `part` of ten thousand samples do not exceed.
         let within = |part: usize| {
             let at = (kept * part).div_ceil(10_000).clamp(1, kept.max(1)) - 1;
             us(self.nanos.get(at).copied().unwrap_or(0))
@@ -117,7 +117,8 @@ pub(crate) struct Summary {
     pub(crate) histogram: Vec<Bucket>,
 }
 
-/// Returns the share of a measured time that one message takes: half, of a message and its answer.
+/// Returns the share of a measured time that one message takes: half, if it is a message and its
+/// answer.
 pub(crate) fn share(op: Op) -> f64 {
     match op {
         Op::Send | Op::Write => 0.5,
@@ -196,7 +197,7 @@ struct Exchange<'a> {
     op: Op,
     received: u64,
     wrong: u64,
-    /// Number of messages that were sent, for those that are counted in their last byte.
+    /// Number of messages that were sent, modulo 256: WRITEs carry it in their last byte.
     said: u8,
     last: u8,
     /// Messages that have not completed.
@@ -232,10 +233,18 @@ impl<'a> Exchange<'a> {
         Seen { received, wrong: self.wrong, ..Seen::default() }
     }
 
+    /// Number of messages that were answered.
+    fn answers(&self) -> u64 {
+        match self.op {
+            Op::Send | Op::Write => self.received,
+            Op::Read | Op::Atomic => self.completed,
+        }
+    }
+
     #[inline]
     fn say(&mut self, side: &mut Side) -> anyhow::Result<()> {
-        // An answer may come before the message it answers has completed; the queue has its bound
-        // all the same.
+        // An answer may come before the message it answers has completed: the depth of the queue
+        // limits the messages that have not.
         while self.inflight >= side.plan().tx_depth {
             self.poll(side)?;
         }
@@ -247,7 +256,7 @@ impl<'a> Exchange<'a> {
         side.post(0, &self.message)
     }
 
-    /// Sees what completed; how many messages came.
+    /// Polls for completions. Returns the number of messages that were received.
     #[inline]
     fn poll(&mut self, side: &mut Side) -> anyhow::Result<u32> {
         let mut wcs = [Wc::default(); 4];
@@ -291,20 +300,30 @@ impl<'a> Exchange<'a> {
             }
             side.check_nic()?;
             let now = now();
-            watch.look(now, self.received)?;
+            watch.look(now, self.answers())?;
             ensure!(!watch.gives_up(now), "stopped while waiting for an answer");
             let since = *since.get_or_insert(now);
             ensure!(
                 now.duration_since(since) < LOST,
-                "no answer for {} seconds after {} messages: one was lost, and {} does not retransmit",
+                "no answer for {} seconds after {} messages: {}",
                 LOST.as_secs(),
-                self.received,
-                side.plan().connection.name()
+                self.answers(),
+                reason_of_silence(side.plan().connection)
             );
         }
         watch.progressed();
         Ok(())
     }
+}
+
+/// Returns the reason for which no answer comes, and what to look at.
+fn reason_of_silence(connection: Connection) -> String {
+    if connection.qp_type().is_reliable() {
+        return "every message arrived, but the program of the other side does not answer: \
+            see whether it was stopped"
+            .to_owned();
+    }
+    format!("one was lost, and {} does not retransmit", connection.name())
 }
 
 #[cfg(test)]

@@ -74,6 +74,7 @@ mod tests {
             rkey: RKey::new(0),
             link: link.to_owned(),
             selective_repeat: false,
+            reorder_span: 0,
         }
     }
 

@@ -3,7 +3,7 @@
 //! A server takes only queue pairs whose GID is the address that the TCP connection comes from;
 //! otherwise a stranger could have it send to a third party.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -15,8 +15,9 @@ use super::control::messages::address_of;
 use super::path::{check_addresses, is_this_host};
 use super::tcp;
 use crate::device;
+use crate::resolve::resolve;
 
-/// A server, connected to.
+/// A connection to a server.
 pub(crate) struct Reached {
     pub(crate) nic: Arc<dyn Device>,
     pub(crate) stream: Tcp,
@@ -28,15 +29,13 @@ pub(crate) struct Reached {
 pub(crate) enum Family {
     /// Equal families.
     Same,
-    /// Any.
+    /// Equal or different families.
     Any,
 }
 
 /// Starts the NIC that was named, or one on the address that leads to the server, and connects.
 pub(crate) fn reach(host: &str, args: &ReachArgs, family: Family) -> anyhow::Result<Reached> {
-    let servers = (host, args.port).to_socket_addrs();
-    let servers: Vec<SocketAddr> =
-        servers.with_context(|| format!("cannot find '{host}'"))?.collect();
+    let servers = resolve(host, args.port)?;
     let start = |spec| device::start(spec, &args.soft);
     let named = args.device.as_ref().map(start).transpose()?;
     let mut failure = None;

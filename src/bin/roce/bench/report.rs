@@ -176,14 +176,21 @@ pub(crate) fn remark(plan: &Plan, step: &Step) -> Option<String> {
 /// Returns the remark on a whole run: retransmissions and drops.
 pub(crate) fn remark_on_counts(counts: &Counts) -> Option<String> {
     let sides = [("here", &counts.own), ("at the server", &counts.peer)];
-    let mut remarks = Vec::new();
+    let (mut remarks, mut cures) = (Vec::new(), Vec::new());
     for (side, counted) in sides {
         for (name, count) in counted.iter().filter(|(name, count)| *count > 0 && is_trouble(name)) {
             remarks.push(format!("{name} {count} {side}"));
         }
+        if counted.iter().any(|(name, count)| *count > 0 && name == WRONG_SOURCE_PORT) {
+            cures.push(format!("packets of a peer with --paths need --receive buffer {side}"));
+        }
     }
+    remarks.append(&mut cures);
     (!remarks.is_empty()).then(|| remarks.join(", "))
 }
+
+/// The counter of packets from another source port than the first of their connection.
+const WRONG_SOURCE_PORT: &str = "drop_wrong_source_port";
 
 /// Whether a counter that is not zero says that something went wrong.
 fn is_trouble(name: &str) -> bool {

@@ -13,8 +13,9 @@ use roce::wire::Psn;
 use super::control::layout::Layout;
 use super::control::messages::Reach;
 use super::control::plan::{ATOMIC_SIZE, Connection, Op, Plan};
+use crate::output::remark;
 
-/// Marks the name of a receive.
+/// Bit of a work request ID that marks a receive.
 const RECEIVE: u64 = 1 << 63;
 
 /// One side of a run.
@@ -95,7 +96,7 @@ impl Side {
         self.nic.device()
     }
 
-    /// Takes the MTU that both sides agreed upon.
+    /// Sets the MTU that both sides agreed upon.
     pub(crate) fn set_mtu(&mut self, mtu: Mtu) -> anyhow::Result<()> {
         self.plan.mtu = mtu;
         self.plan.check()
@@ -109,10 +110,11 @@ impl Side {
             rkey: self.mr.rkey(),
             link: self.nic.name().split(':').next().unwrap_or_default().to_owned(),
             selective_repeat: self.nic.device().offers_selective_repeat(),
+            reorder_span: self.nic.device().reorder_span(),
         }
     }
 
-    /// Connects every queue pair to the peer's of the same place.
+    /// Connects every queue pair to the peer's queue pair of the same index.
     pub(crate) fn connect(&mut self, peer: &Reach) -> anyhow::Result<()> {
         for (q, (qp, other)) in self.qps.iter().zip(&peer.qps).enumerate() {
             let psn = self.own.get(q).map_or(Psn::new(0), |own| own.psn);
@@ -132,8 +134,8 @@ impl Side {
         Ok(())
     }
 
-    /// Has the connection manager connect every queue pair to the peer's of the same place, in
-    /// their order, and takes the MTU that it chose.
+    /// Has the connection manager connect every queue pair to the peer's queue pair of the same
+    /// index, in their order, and takes over the MTU that it chose.
     pub(crate) fn connect_with(
         &mut self,
         peer: &Reach,
@@ -159,8 +161,21 @@ impl Side {
         self.plan.check()
     }
 
-    /// Takes the peer for what it said, and posts receives.
+    /// Keeps what the peer said of itself, agrees on spraying, and posts receives.
     pub(crate) fn begin(&mut self, peer: Reach) -> anyhow::Result<()> {
+        let takes_sprayed = peer.reorder_span > 0;
+        let device = self.nic.device();
+        let wanted = |qp: &AnyQp| device.agree_spraying(qp.handle(), true);
+        let narrowed = self
+            .qps
+            .iter()
+            .filter(|qp| wanted(qp) && !device.agree_spraying(qp.handle(), takes_sprayed));
+        if narrowed.count() > 0 {
+            remark(
+                "--paths is not used: the other side drops packets that come before others; start \
+                 it with --receive buffer, or with --paths",
+            );
+        }
         self.peer = Some(peer);
         for q in 0..self.qps.len() {
             for receive in 0..self.layout.receives_per_qp {
@@ -183,7 +198,7 @@ impl Side {
         qp.post_recv(&RecvWr { id, sges: &sges }).context("cannot post a receive")
     }
 
-    /// The local memory of a message of a queue pair.
+    /// Returns the local memory of a message of a queue pair.
     pub(crate) fn local(&self, q: usize, size: u32) -> Sge {
         match self.plan.op {
             Op::Send | Op::Write => self.mr.sge(self.layout.source, size as usize),
@@ -195,7 +210,7 @@ impl Side {
         }
     }
 
-    /// A message of a queue pair, signaled.
+    /// Returns a signaled work request for a message of a queue pair.
     pub(crate) fn message<'s>(&self, q: usize, sges: &'s [Sge]) -> anyhow::Result<SendWr<'s>> {
         let peer = self.peer.as_ref().context("not connected")?;
         let at = |offset: usize| peer.addr.wrapping_add(offset as u64);
@@ -241,7 +256,7 @@ impl Side {
         qp.post_sends(wrs).map_err(|(_, error)| error).context("cannot post a message")
     }
 
-    /// Sees what has completed, and drives the NIC if nothing has. A failure is an error.
+    /// Polls for completions. A failed completion is an error.
     pub(crate) fn poll(&self, wcs: &mut [Wc]) -> anyhow::Result<usize> {
         let count = self.cq.poll_wcs(wcs);
         for wc in wcs.iter().take(count) {
@@ -252,7 +267,7 @@ impl Side {
         Ok(count)
     }
 
-    /// Whether the NIC still works. For when nothing has completed for a while.
+    /// Returns an error if the NIC has failed. Called when nothing has completed for a while.
     pub(crate) fn check_nic(&self) -> anyhow::Result<()> {
         match self.nic().broken() {
             Some(error) => Err(error).with_context(|| format!("{} failed", self.nic.name())),
@@ -260,8 +275,8 @@ impl Side {
         }
     }
 
-    /// Takes in a message that was received, and posts its receive again; whether it is what was
-    /// sent.
+    /// Checks a message that was received, and posts its receive again. Returns whether the message
+    /// is what was sent.
     pub(crate) fn take(&mut self, wc: &Wc, size: u32) -> anyhow::Result<bool> {
         let (q, receive) = receive_of(wc).context("not a receive")?;
         let grh = if self.plan.connection == Connection::Ud { GRH_BYTES } else { 0 };
@@ -288,7 +303,7 @@ impl Side {
         Ok(self.region.write(offset as u64, bytes)?)
     }
 
-    /// Makes ready for messages of another size: what the last left behind is gone.
+    /// Resets the memory before messages of another size.
     pub(crate) fn prepare(&mut self) -> anyhow::Result<()> {
         let size = self.plan.size_max() as usize;
         self.clear(self.layout.target, size)?;
@@ -329,7 +344,7 @@ impl Side {
         Ok(u64::from(!right))
     }
 
-    /// The last byte that the peer writes with messages of a size.
+    /// Returns the last byte that the peer writes with messages of a size.
     #[inline]
     pub(crate) fn last_written(&self, size: u32) -> anyhow::Result<u8> {
         let mut byte = [0];
@@ -337,7 +352,7 @@ impl Side {
         Ok(byte[0])
     }
 
-    /// Changes the last byte of what is sent.
+    /// Changes the last byte of the messages to send.
     #[inline]
     pub(crate) fn set_last(&self, size: u32, byte: u8) -> anyhow::Result<()> {
         Ok(self.region.write((self.layout.source + size as usize - 1) as u64, &[byte])?)
@@ -352,7 +367,8 @@ fn ack_timeout(qps: u32) -> AckTimeout {
     AckTimeout::from_code(longer).unwrap_or(usual)
 }
 
-/// The queue pair of a completion, and which of its receives it was, if it was one.
+/// Returns the queue pair of a receive that completed, and its number there, or `None` if a send
+/// completed.
 fn receive_of(wc: &Wc) -> Option<(usize, usize)> {
     let WrId(id) = wc.id;
     let (q, receive) = ((id & !RECEIVE) >> 32, id & u64::from(u32::MAX));
@@ -370,7 +386,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| at.wrapping_mul(0x9e37_79b1).to_le_bytes()[2] | 1).collect()
 }
 
-/// A failed completion in words, with what may have caused it.
+/// Returns the error of a failed completion, with its likely cause.
 pub(crate) fn failure(what: &str, wc: &Wc) -> anyhow::Error {
     let hint = match wc.status {
         WcStatus::RetryExcErr => {

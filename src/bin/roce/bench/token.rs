@@ -23,7 +23,7 @@ impl std::fmt::Debug for TokenArgs {
 
 impl TokenArgs {
     pub(crate) fn get(&self) -> anyhow::Result<Option<Token>> {
-        // An empty variable is as none.
+        // An empty variable counts as unset.
         let Some(text) = self.token.as_deref().filter(|text| !text.is_empty()) else {
             return Ok(None);
         };

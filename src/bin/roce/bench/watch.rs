@@ -124,7 +124,7 @@ impl<'a> Watch<'a> {
                 self.bar.set_position(now.duration_since(self.started).as_secs());
             }
         }
-        // What comes after the peer is done is not for this.
+        // Messages that follow the peer's `Done` are for another reader.
         while self.peer.is_none() {
             match self.control.try_receive(RUNNING)? {
                 Incoming::Nothing => break,

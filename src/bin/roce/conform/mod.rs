@@ -3,7 +3,7 @@
 mod run;
 mod serve;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -19,7 +19,7 @@ use roce::link::raw::bump::Bump;
 use roce::nic::SoftNic;
 
 use crate::bench::{AnyGidArgs, TokenArgs};
-use crate::device::{self, SoftNicArgs, Spec};
+use crate::device::{self, SoftNicArgs, Spec, forms};
 use crate::output::Color;
 
 /// Run conformance scenarios on two devices and report differences
@@ -76,9 +76,9 @@ struct RunArgs {
     /// Host of a roce conform serve.
     host: Option<String>,
 
-    /// Local device: udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, xdp:INTERFACE,
-    /// tap:NAME@ADDRESS/PREFIX, or verbs:NAME for an RDMA device.
-    #[arg(short = 'd', long, alias = "ib-dev", value_name = "DEVICE")]
+    // The device under test.
+    #[arg(short = 'd', long, alias = "ib-dev", value_name = "DEVICE",
+          help = concat!("Local device: ", forms!()))]
     device: Option<Spec>,
 
     /// Peer device, if it is on this machine too.
@@ -162,9 +162,9 @@ struct RunArgs {
 /// it.
 #[derive(Debug, ClapArgs)]
 struct ServeArgs {
-    /// Device: udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, xdp:INTERFACE, tap:NAME@ADDRESS/PREFIX,
-    /// or verbs:NAME for an RDMA device.
-    #[arg(short = 'd', long, alias = "ib-dev", value_name = "DEVICE")]
+    // The device that clients use.
+    #[arg(short = 'd', long, alias = "ib-dev", value_name = "DEVICE",
+          help = concat!("Device: ", forms!()))]
     device: Spec,
 
     /// The address to listen on; by default that of the device.
@@ -270,6 +270,9 @@ fn agent(
     rdma_cm: bool,
 ) -> anyhow::Result<Agent> {
     let mut agent = agent_without_cm(spec, gid_index, bumped)?;
+    if gid_index.is_some() {
+        device::choose_gid(gid_index, &*agent.device, Ipv4Addr::UNSPECIFIED.into())?;
+    }
     if rdma_cm {
         let manager = ConnectionManager::start(Arc::clone(&agent.device));
         agent.manager =

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::net::{IpAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
@@ -22,6 +22,7 @@ use super::{Role, RunArgs, agent};
 use crate::outfile::WholeFile;
 use crate::output::say;
 use crate::progress::can_draw;
+use crate::resolve::resolve;
 use crate::{device, outfile, output};
 
 pub(super) fn run(args: RunArgs) -> Result<ExitCode> {
@@ -31,8 +32,10 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode> {
         list(&instances, &mut out)?;
         return Ok(ExitCode::SUCCESS);
     }
+    let read: Vec<_> =
+        args.scenario.iter().chain(&args.reference).chain(&args.deviations).cloned().collect();
     for (flag, path) in [("--junit", &args.junit), ("--record", &args.record)] {
-        path.as_deref().map_or(Ok(()), |path| outfile::check_writable(flag, path))?;
+        path.as_deref().map_or(Ok(()), |path| outfile::check_report(flag, path, &read))?;
     }
     let style = Style { color: !args.json && args.color.wanted(), verbose: args.verbose };
     let mut ended = Ended::default();
@@ -55,7 +58,7 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode> {
                 bar.set_position(0);
             }
             Event::Ended(Ok(())) => break,
-            // What nothing came of is an error and no report.
+            // A run that ended before any finding has an error and no report.
             Event::Ended(Err(error)) if ended.findings.is_empty() => return Err(error),
             Event::Ended(Err(error)) => {
                 ended.stopped = Some((format!("{error:#}"), crate::could_not()));
@@ -226,15 +229,15 @@ fn pair(args: &RunArgs) -> Result<Pair> {
 
 /// Connects to a server, from the address of the device if there is a way: the server sends packets
 /// to no other.
-fn connect(host: &str, port: u16, from: Option<IpAddr>) -> io::Result<TcpStream> {
+fn connect(host: &str, port: u16, from: Option<IpAddr>) -> Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    for to in (host, port).to_socket_addrs()? {
+    for to in resolve(host, port)? {
         match tcp::connect(from, to, CONNECT_WAIT) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
     }
-    Err(last)
+    Err(last.into())
 }
 
 /// Returns the outcomes with the device in its first role, for others to be compared with.

@@ -11,7 +11,7 @@ use roce::device::Device;
 use super::{ServeArgs, agent};
 use crate::device::address_of;
 use crate::output::{counted, remark};
-use crate::serve::offer_in_background;
+use crate::serve::{OfferSettings, offer_in_background};
 
 pub(super) fn run(args: &ServeArgs) -> Result<ExitCode> {
     let token = args.token.get()?;
@@ -24,9 +24,14 @@ pub(super) fn run(args: &ServeArgs) -> Result<ExitCode> {
     let port = listener.local_addr()?.port();
     remark(&format!("{} serves clients on {address}, TCP port {port}", agent.device.name()));
     if let Some(port) = args.offer {
-        let how = (args.any_gid, args.gid_index);
-        let device = Arc::clone(&agent.device);
-        let at = offer_in_background(device, args.listen, port, how, token.clone());
+        let settings = OfferSettings {
+            listen: args.listen,
+            port,
+            any_gid: args.any_gid,
+            gid_index: args.gid_index,
+            token: token.clone(),
+        };
+        let at = offer_in_background(Arc::clone(&agent.device), settings);
         remark(&format!(
             "{} offers queue pairs on {}",
             agent.device.name(),

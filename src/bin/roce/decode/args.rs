@@ -8,6 +8,7 @@ use clap::{ArgAction, Args as ClapArgs};
 use roce::decode::{FieldRef, Filter, unknown_field};
 use roce::wire::ROCE_PORT;
 
+use crate::batches;
 use crate::output::Color;
 use crate::table_names::TableNames;
 
@@ -69,7 +70,8 @@ pub(crate) struct Args {
     pub(super) summary: bool,
 
     /// UDP destination port of RoCEv2.
-    #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT)]
+    #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT,
+          value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) port: u16,
 
     /// Stop after this many packets were shown or counted.
@@ -107,7 +109,7 @@ pub(crate) struct Args {
 
     /// Threads to decode with [default: as many as there are cores]; pipes and --line-buffered use
     /// one.
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", value_parser = batches::parse_jobs)]
     pub(super) jobs: Option<NonZeroUsize>,
 
     /// End a capture at the first damaged record, instead of searching for the next valid one.

@@ -16,9 +16,9 @@ pub(super) const FIELDS: [&str; 2] = ["roce.flow", "roce.retransmission"];
 
 /// The analysis of a capture that was read once, and is read once more.
 ///
-/// Which numbers are one connection may be known long after its first packets. So the capture is
-/// analyzed twice in the same way: the first report tells what the numbers of the second pass come
-/// to, and no packet must be remembered.
+/// The connection of a packet may be known only long after it. So the capture is analyzed twice in
+/// the same way: the report of the first pass gives the connections of the flow numbers that the
+/// second pass assigns, and no packet must be kept.
 pub(super) struct Flows {
     report: Report,
     analysis: Analysis,
@@ -45,7 +45,7 @@ impl Flows {
                     });
                 }
                 Ok(None) => break,
-                // The second pass reports it.
+                // The second pass reports the error.
                 Err(_) => {}
             }
         }
@@ -53,8 +53,8 @@ impl Flows {
         Ok(Self { report, analysis: Analysis::new(Config::default()) })
     }
 
-    /// Tells a packet its connection, and why it was retransmitted. All packets come by, in their
-    /// order.
+    /// Annotates a packet with its connection and the cause of its retransmission. Must be called
+    /// for every packet, in order.
     pub(super) fn annotate(&mut self, packet: &mut Context<'_>) {
         let Some(note) = handle(&mut self.analysis, packet) else { return };
         packet.annotations.flow = self.report.flow_of(note.flow).map(|(flow, _)| flow.0.into());
@@ -62,7 +62,8 @@ impl Flows {
     }
 }
 
-/// Shows a packet to the analysis; returns what it is, if it is one of a connection.
+/// Passes a packet to the analysis. Returns the analysis's note on it, if it belongs to a
+/// connection.
 fn handle(analysis: &mut Analysis, packet: &Context<'_>) -> Option<PacketNote> {
     let file = u16::try_from(packet.file).unwrap_or(u16::MAX);
     let Some(facts) = PacketFacts::new(packet, file) else {

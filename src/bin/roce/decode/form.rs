@@ -24,7 +24,7 @@ pub(super) enum Object {
 }
 
 impl Form {
-    /// The form that the arguments ask for.
+    /// Returns the form that the arguments ask for.
     pub(super) fn new(args: &Args) -> anyhow::Result<Self> {
         let fields = args.fields.iter().map(|name| find_field(name)).collect::<Result<_, _>>()?;
         let time = match args.time {
@@ -78,7 +78,7 @@ impl Form {
         })
     }
 
-    /// Whether it shows this field because it was asked for.
+    /// Whether this field is shown because the user named it.
     pub(super) fn shows(&self, name: &str) -> bool {
         match self {
             Self::Json(fields) | Self::Columns(fields) => {

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use anyhow::{Context, Error, Result};
+use anyhow::{Error, Result};
 use roce::capture::MergeError;
 use roce::decode::Decoder;
 
@@ -14,13 +14,10 @@ use crate::input::{Inputs, Problems};
 use crate::interrupt;
 use crate::progress::{PROGRESS_STEP, Progress};
 
-/// Context of errors of writing output.
-const OUTPUT: &str = "cannot write to standard output";
-
 /// A run of the subcommand over its files.
 pub(super) struct Run<W> {
     show: Show,
-    /// Facts about connections, where they are asked for.
+    /// Facts about connections, if a field needs them.
     flows: Option<Flows>,
     /// The port of RoCEv2.
     port: u16,
@@ -30,7 +27,7 @@ pub(super) struct Run<W> {
     /// Whether each packet is flushed.
     flush: bool,
     out: W,
-    /// Results of the packets so far, without the text that is written already.
+    /// Results of the packets so far, without the text that was written.
     all: Shown,
 }
 
@@ -64,7 +61,7 @@ impl<W: Write + Send> Run<W> {
             }
         }
         bar.finish_and_clear();
-        self.out.flush().context(OUTPUT)?;
+        self.out.flush()?;
         inputs.finish();
         self.all.unknown.report(&mut inputs.problems);
         Ok(())
@@ -75,7 +72,7 @@ impl<W: Write + Send> Run<W> {
         let (places, bytes) = problems.skipped();
         self.all.summary.add_skipped(places, bytes);
         let text = self.show.form.finish(&self.all.summary)?;
-        self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()).context(OUTPUT)
+        Ok(self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush())?)
     }
 
     fn read_on_one_core(&mut self, inputs: &mut Inputs, bar: &Progress) -> Result<()> {
@@ -91,7 +88,7 @@ impl<W: Write + Send> Run<W> {
             };
             self.show.take_known(&mut decoder, &record, &mut self.all, &mut self.flows, self.left);
             let number = record.number;
-            self.print().context(OUTPUT)?;
+            self.print()?;
             if number.is_multiple_of(PROGRESS_STEP) {
                 bar.set_position(inputs.merge.bytes_read());
             }
@@ -111,9 +108,9 @@ impl<W: Write + Send> Run<W> {
         if self.flush { self.out.flush() } else { Ok(()) }
     }
 
-    /// Says what is wrong with a file, after all that could be read before.
+    /// Reports an error in a file, after the output of the packets before it.
     fn report(&mut self, trouble: MergeError, problems: &mut Problems) -> Result<()> {
-        self.out.flush().context(OUTPUT)?;
+        self.out.flush()?;
         problems.report(trouble);
         Ok(())
     }
@@ -136,12 +133,12 @@ impl<W: Write + Send> Run<W> {
                 work(part, *left);
             }
             *left -= part.made.packets;
-            out.write_all(part.made.text.as_bytes()).context(OUTPUT)?;
+            out.write_all(part.made.text.as_bytes()).map_err(Error::from)?;
             all.append(&mut part.made);
             bar.set_position(part.bytes_read);
             if part.is_trouble() {
-                // What could be read comes out before the remark that there was more.
-                out.flush().context(OUTPUT)?;
+                // The output of the packets before the error precedes the report of it.
+                out.flush().map_err(Error::from)?;
             }
             if *left == 0 { Err(End::Full) } else { Ok(()) }
         };

@@ -13,9 +13,9 @@ use crate::links::UnknownLinks;
 pub(super) struct Show {
     pub(super) form: Form,
     filter: Option<Filter>,
-    /// The names of the files, where there are several or where they are asked for; else nothing.
+    /// Names of the files if there are several, or if `frame.file` is used; else empty.
     names: Vec<String>,
-    /// Whether something is asked that only the whole capture tells.
+    /// Whether a field is used that only the whole capture tells: see [`flows::FIELDS`].
     pub(super) needs_flows: bool,
 }
 
@@ -44,7 +44,7 @@ impl Show {
         Ok(Self { form, filter, names, needs_flows })
     }
 
-    /// Decodes a record, and adds what is shown of it to `shown`, up to `limit` packets in all.
+    /// Decodes a record, and adds its output to `shown`, up to `limit` packets in all.
     #[inline]
     pub(super) fn take(
         &self,
@@ -56,7 +56,8 @@ impl Show {
         self.take_known(decoder, record, shown, &mut None, limit);
     }
 
-    /// Converts a record, with facts about its connection.
+    /// Decodes a record with facts about its connection, and adds its output to `shown`, up to
+    /// `limit` packets in all.
     #[inline]
     pub(super) fn take_known(
         &self,
@@ -76,7 +77,7 @@ impl Show {
         });
     }
 
-    /// Decodes a record, and hands each packet to `take` that passes the filter.
+    /// Decodes a record, and hands each packet that passes the filter to `take`.
     #[cfg(feature = "parquet")]
     #[inline]
     pub(super) fn decode<'a>(
@@ -89,8 +90,8 @@ impl Show {
         self.decode_known(decoder, record, unknown, &mut None, take);
     }
 
-    /// Decodes a record with what is known of connections, and hands each packet to `take` that
-    /// passes the filter: in its place, because a packet with all that is known of it is large.
+    /// Decodes a record with facts about its connection, and hands each packet that passes the
+    /// filter to `take`: by reference, because a decoded packet is large.
     #[inline]
     pub(super) fn decode_known<'a>(
         &'a self,
@@ -114,7 +115,7 @@ impl Show {
 }
 
 impl Shown {
-    /// Adds the counts of later packets to these.
+    /// Adds the summary and the unknown link types of later packets.
     pub(super) fn append(&mut self, later: &mut Self) {
         self.summary.append(&later.summary);
         self.unknown.append(&mut later.unknown);

@@ -1,6 +1,6 @@
 //! `roce decode -w`: a capture of what the filter lets through.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
@@ -31,14 +31,7 @@ pub(super) fn check(args: &Args, out: &Path) -> Result<()> {
         bail!("{}: captures are written plain; name it .pcap or .pcapng and compress it", named());
     }
     outfile::check_capture("-w", out)?;
-    let same = |path: &Path| {
-        let (a, b) = (fs::canonicalize(path), fs::canonicalize(out));
-        matches!((a, b), (Ok(a), Ok(b)) if a == b)
-    };
-    if let Some(input) = args.files.iter().find(|path| same(path)) {
-        bail!("{}: is {}, which is read; choose another name", named(), input.display());
-    }
-    Ok(())
+    outfile::check_not_read("-w", out, &args.files)
 }
 
 /// Writes the packets that pass to OUT.

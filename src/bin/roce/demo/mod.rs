@@ -112,7 +112,7 @@ fn next_steps(capture: Option<&Path>) -> String {
     format!("Next:{}", steps.iter().map(line).collect::<String>())
 }
 
-/// Lets two soft NICs do some scenes without a word: small messages, and large ones both ways.
+/// Plays two scenes without output: small messages, and large ones both ways.
 pub(crate) fn try_nics() -> Result<()> {
     let stage = Stage::open()?;
     let mut nowhere = std::io::sink();

@@ -23,7 +23,7 @@ pub(super) fn introduce(stage: &Stage, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// The title of a scene.
+/// Prints the title of a scene.
 pub(super) fn title(number: usize, title: &str, about: &str, out: &mut dyn Write) -> Result<()> {
     writeln!(out, "\n{number}. {title}")?;
     for line in about.lines() {
@@ -35,7 +35,7 @@ pub(super) fn title(number: usize, title: &str, about: &str, out: &mut dyn Write
 /// Prints a captured packet.
 pub(super) fn packet(from_a: bool, line: &str, out: &mut dyn Write) -> Result<()> {
     let way = if from_a { "A ──► B" } else { "A ◄── B" };
-    // The addresses are known; what matters stands behind them.
+    // The arrow shows the addresses, so the line begins after them.
     let line = line.split_once(": ").map_or(line, |(_, rest)| rest);
     Ok(writeln!(out, "    {way}  {line}")?)
 }
@@ -95,7 +95,7 @@ fn list(sges: &[Sge]) -> String {
     format!("[{}]", pieces.join(", "))
 }
 
-/// A completion. Of one that failed only what means something is shown.
+/// Prints a completion; of a failed one, only the fields that are defined.
 pub(super) fn completion(side: char, wc: &Wc, out: &mut dyn Write) -> Result<()> {
     write!(out, "{side} done   wr_id={} {}", wc.id.0, wc.status)?;
     if wc.is_success() {

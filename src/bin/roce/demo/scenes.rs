@@ -265,8 +265,9 @@ fn datagram(play: &mut Play<'_>) -> Result<()> {
 fn not_ready(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
     let (a_qp, b_qp) = play.connect(QpType::Rc)?;
+    let refused = a.nic.counters().get(Counter::RnrReceived);
     play.send(a, &a_qp, &one(16, SEND, &[a.sge(0, 16)]))?;
-    play.until(a, Counter::RnrReceived)?;
+    play.until(a, Counter::RnrReceived, refused)?;
     play.recv(b, &b_qp, &RecvWr { id: WrId(110), sges: &[b.sge(0, 64)] })?;
     play.complete(b, 1)?;
     play.complete(a, 1)?;

@@ -83,7 +83,7 @@ impl Stage {
         self.wire.bytes()
     }
 
-    /// The beginning of a scene.
+    /// Begins a scene. Packets from before are not shown.
     pub(super) fn play<'s>(&'s self, out: &'s mut dyn Write) -> Result<Play<'s>> {
         Ok(Play { stage: self, seen: count(&self.wire.bytes())?, out })
     }
@@ -139,12 +139,12 @@ impl Side {
         Ok(Self { name, address, nic, pd, cq, mr })
     }
 
-    /// A queue pair that reports every send.
+    /// Creates a queue pair that signals every send.
     pub(super) fn qp(&self, qp_type: QpType) -> Result<AnyQp> {
         Ok(self.pd.qp(&self.cq).signal_all().build_any(qp_type)?)
     }
 
-    /// A piece of its memory.
+    /// Returns a gather or scatter entry for a piece of the side's memory.
     pub(super) fn sge(&self, offset: usize, len: usize) -> Sge {
         self.mr.sge(offset, len)
     }
@@ -179,7 +179,7 @@ impl<'s> Play<'s> {
         &self.stage.b
     }
 
-    /// A queue pair at each side, connected to each other.
+    /// Creates a queue pair at each side, and connects the two.
     pub(super) fn connect(&self, kind: QpType) -> Result<(AnyQp, AnyQp)> {
         let (a_qp, b_qp) = (self.a().qp(kind)?, self.b().qp(kind)?);
         a_qp.connect(&b_qp.endpoint()?, &connect_attr())?;
@@ -205,7 +205,7 @@ impl<'s> Play<'s> {
         Ok(qp.post_recv(wr)?)
     }
 
-    /// Waits for so many completions at a side, which must be good ones.
+    /// Waits for `count` completions at a side, all of which must be successful.
     pub(super) fn complete(&mut self, side: &Side, count: usize) -> Result<()> {
         for wc in self.outcome(side, count)? {
             anyhow::ensure!(
@@ -219,7 +219,7 @@ impl<'s> Play<'s> {
         Ok(())
     }
 
-    /// Waits for so many completions at a side, and shows them behind the packets that led to them.
+    /// Waits for `count` completions at a side, and shows them after the packets that led to them.
     pub(super) fn outcome(&mut self, side: &Side, count: usize) -> Result<Vec<Wc>> {
         let mut completions = Vec::new();
         #[expect(clippy::disallowed_methods, reason = "a person waits")]
@@ -249,9 +249,8 @@ impl<'s> Play<'s> {
         Ok(completions)
     }
 
-    /// Waits until a side has counted something.
-    pub(super) fn until(&mut self, side: &Side, counter: Counter) -> Result<()> {
-        let before = side.nic.counters().get(counter);
+    /// Waits until a counter of a side is no longer what it was before.
+    pub(super) fn until(&mut self, side: &Side, counter: Counter, before: u64) -> Result<()> {
         #[expect(clippy::disallowed_methods, reason = "a person waits")]
         let start = std::time::Instant::now();
         while side.nic.counters().get(counter) == before {
@@ -265,7 +264,7 @@ impl<'s> Play<'s> {
         self.packets()
     }
 
-    /// Shows what happened at a side beside the work.
+    /// Waits for an asynchronous event of a side, and shows it.
     pub(super) fn events(&mut self, side: &Side) -> Result<()> {
         let event = side
             .nic
@@ -299,7 +298,7 @@ impl<'s> Play<'s> {
         Ok(())
     }
 
-    /// The end of a scene: packets that came late belong to it.
+    /// Ends a scene. Packets that arrive late belong to it.
     pub(super) fn end(mut self) -> Result<()> {
         std::thread::sleep(Duration::from_millis(1));
         self.packets()

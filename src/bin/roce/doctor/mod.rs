@@ -169,7 +169,7 @@ fn probe(name: &str, prepare: impl FnOnce(&mut Command)) -> Result<(), String> {
     Err(if said.is_empty() { output.status.to_string() } else { said.to_owned() })
 }
 
-/// Tries what the caller asks for; it fails with an error, or ends this process.
+/// Runs the probe of this name, which succeeds, fails with an error, or ends this process.
 fn try_probe(name: &str) -> Result<()> {
     match name {
         library::PROBE => library::try_probe(),

@@ -10,6 +10,7 @@ use roce::wire::ROCE_PORT;
 use super::fail_on::FailOn;
 use super::select::Selector;
 use super::threshold::Threshold;
+use crate::batches;
 use crate::output::Color;
 use crate::table_names::TableNames;
 
@@ -90,11 +91,12 @@ pub(crate) struct Args {
     pub(super) top: usize,
 
     /// UDP destination port of RoCEv2.
-    #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT)]
+    #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT,
+          value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) port: u16,
 
     /// Threads to decode with [default: as many as there are cores].
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", value_parser = batches::parse_jobs)]
     pub(super) jobs: Option<NonZeroUsize>,
 
     /// End a capture at the first damaged record, instead of searching for the next valid one.

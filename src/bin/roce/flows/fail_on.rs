@@ -7,7 +7,7 @@ use roce::analysis::{FindingKind, Report};
 /// The name of all kinds together.
 const ANY: &str = "any";
 
-/// A kind of findings that makes the exit status 1; nothing for any.
+/// A kind of findings that makes the exit status 1; `None` stands for all kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FailOn(Option<FindingKind>);
 
@@ -18,7 +18,7 @@ impl FromStr for FailOn {
         if text == ANY {
             return Ok(Self(None));
         }
-        // As in JSON; a dash is written more easily.
+        // Names are those of JSON, or with dashes, which are easier to write.
         let name = text.replace('-', "_");
         let found = FindingKind::ALL.into_iter().find(|kind| kind.name() == name);
         found.map(|kind| Self(Some(kind))).ok_or_else(|| {
@@ -28,8 +28,8 @@ impl FromStr for FailOn {
     }
 }
 
-/// Whether a report has findings that make the exit status 1: those of the kinds, or any if no kind
-/// is named.
+/// Whether a report has findings that make the exit status 1: those of `kinds`, or any if that is
+/// empty.
 pub(super) fn fails(kinds: &[FailOn], report: &Report) -> bool {
     let is_met = |kind: &FailOn| match kind.0 {
         Some(kind) => report.has_finding(kind),

@@ -31,16 +31,13 @@ use crate::output::say;
 use crate::tables::{FlowTables, Partition};
 use crate::{batches, interrupt, outfile, output};
 
-/// Context of errors of writing output.
-const OUTPUT: &str = "cannot write to standard output";
-
 /// The most connections that are shown packet by packet, each of which takes a pass over the
 /// captures.
 const LADDERS_MAX: usize = 8;
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(path) = &args.html {
-        outfile::check_writable("--html", path)?;
+        outfile::check_report("--html", path, &args.files)?;
     }
     let filter = args.filter.as_deref().map(parse_filter).transpose()?;
     let stop = interrupt::catch()?;
@@ -148,14 +145,14 @@ impl Flows<'_> {
         let mut out = output::stdout();
         if self.args.json {
             // Not as one text in memory: with many connections it is longer than all else.
-            serde_json::to_writer(&mut out, report).map_err(io::Error::from).context(OUTPUT)?;
-            return out.write_all(b"\n").and_then(|()| out.flush()).context(OUTPUT);
+            serde_json::to_writer(&mut out, report).map_err(io::Error::from)?;
+            return Ok(out.write_all(b"\n").and_then(|()| out.flush())?);
         }
         let mut text = String::new();
         let rows_max = (self.args.top > 0).then_some(self.args.top);
         let style = ReportStyle { style: self.style(), sort: self.args.sort.into(), rows_max };
         style.write(report, &mut text);
-        out.write_all(text.as_bytes()).and_then(|()| out.flush()).context(OUTPUT)
+        Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)
     }
 
     /// Says on standard error why there may be no packets.
@@ -178,12 +175,10 @@ impl Flows<'_> {
         let mut out = output::stdout();
         let mut inputs = Inputs::reopen(&self.args.files, self.args.strict)?;
         let config = self.config(&inputs);
-        writeln!(out).context(OUTPUT)?;
-        self.pass().run(&mut inputs, config, &mut ladder, |ladder| {
-            ladder.drain(&mut out).context(OUTPUT)
-        })?;
+        writeln!(out)?;
+        self.pass().run(&mut inputs, config, &mut ladder, |ladder| Ok(ladder.drain(&mut out)?))?;
         ladder.finish();
-        ladder.drain(&mut out).and_then(|()| out.flush()).context(OUTPUT)?;
+        ladder.drain(&mut out).and_then(|()| out.flush())?;
         if losses.left_out() > 0 {
             say!("{} lost packets are not marked: too many", losses.left_out());
         }

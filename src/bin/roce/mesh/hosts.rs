@@ -1,10 +1,12 @@
 //! The hosts of a mesh, and the pairs that probe each other.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
+
+use crate::resolve;
 
 /// Maximum number of hosts of a mesh.
 pub(crate) const HOSTS_MAX: usize = 1024;
@@ -102,12 +104,8 @@ fn pairs_of(path: &Path) -> anyhow::Result<Vec<[String; 2]>> {
 /// `HOST`, `HOST:PORT`, or an address of IPv6, in brackets if a port follows.
 fn resolve(name: &str, port: u16) -> anyhow::Result<SocketAddr> {
     let bare = name.parse::<IpAddr>().is_ok() || !name.contains(':');
-    let mut found = if bare {
-        (name, port).to_socket_addrs().with_context(|| format!("cannot find '{name}'"))?
-    } else {
-        name.to_socket_addrs().with_context(|| format!("cannot find '{name}'"))?
-    };
-    found.next().with_context(|| format!("'{name}' has no address"))
+    let found = if bare { resolve::resolve(name, port) } else { resolve::resolve_with_port(name) };
+    found?.into_iter().next().with_context(|| format!("'{name}' has no address"))
 }
 
 /// Pairs of hosts that are probed.

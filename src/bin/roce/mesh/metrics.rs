@@ -1,22 +1,20 @@
 //! Results of a mesh for Prometheus: counters and a histogram for each pair.
 
-mod http;
-
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::Context;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Unit;
 use roce::histogram::Histogram;
 use roce::ping::PathStats;
 use roce::ping::mesh::{Fault, Finding, Mesh, Symptom};
 
 use super::hosts::Host;
+use crate::metrics_server;
 
 /// Upper ends of the buckets, in seconds.
 const BUCKETS: [f64; 16] =
@@ -36,7 +34,7 @@ struct State {
 #[derive(Clone, Debug, Default)]
 struct Shared(Arc<Mutex<State>>);
 
-/// The metrics, and the thread that serves them.
+/// Metrics that a thread serves.
 pub(super) struct Metrics {
     shared: Shared,
     address: SocketAddr,
@@ -51,15 +49,9 @@ impl Shared {
 impl Metrics {
     /// Serves metrics at an address until the process ends.
     pub(super) fn serve(at: SocketAddr, hosts: &[Host]) -> anyhow::Result<Self> {
-        let listener =
-            TcpListener::bind(at).with_context(|| format!("--metrics: cannot listen on {at}"))?;
-        let address = listener.local_addr()?;
         let shared = Shared::default();
         shared.lock().names = hosts.iter().map(|host| host.name.clone()).collect();
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(shared.clone()));
-        let thread = std::thread::Builder::new().name("roce-metrics".to_owned());
-        thread.spawn(move || http::serve(&listener, registry))?;
+        let address = metrics_server::start(at, shared.clone())?;
         Ok(Self { shared, address })
     }
 

@@ -27,6 +27,7 @@ use crate::bench::watch::now;
 use crate::bench::{PORT, TokenArgs};
 use crate::output::{Color, remark};
 use crate::ping::{check, parse_seconds};
+use crate::resolve::parse_listen;
 use crate::{interrupt, outfile, output};
 
 /// Have hosts probe each other, and name a bad NIC, a bad path or a slow host
@@ -103,7 +104,7 @@ pub(crate) struct Args {
     html: Option<PathBuf>,
 
     /// Serve metrics for Prometheus at http://ADDRESS/metrics.
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_listen)]
     metrics: Option<SocketAddr>,
 
     /// Use of colors.
@@ -145,7 +146,8 @@ impl Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let token = args.token.get()?;
     if let Some(path) = &args.html {
-        outfile::check_writable("--html", path)?;
+        let lists: Vec<_> = args.hosts.iter().chain(&args.pairs).cloned().collect();
+        outfile::check_report("--html", path, &lists)?;
     }
     let hosts = hosts::find(&args.named, args.hosts.as_deref(), args.pairs.as_deref(), args.port)?;
     let pairs = Pairs::read(args.pairs.as_ref(), args.peers.map(usize::from), &hosts)?;

@@ -8,6 +8,7 @@ use roce::wire::ROCE_PORT;
 
 use super::judge::{Address, Profile, RegionArg};
 use super::live::LiveArgs;
+use crate::batches;
 use crate::output::Color;
 
 /// Judge every packet of captures: could a correct device have sent it?
@@ -79,11 +80,12 @@ pub(crate) struct Args {
     pub(super) rules: bool,
 
     /// Threads to decode and judge on; by default as many as there are cores.
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", value_parser = batches::parse_jobs)]
     pub(super) jobs: Option<NonZeroUsize>,
 
     /// UDP destination port of RoCEv2.
-    #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT)]
+    #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT,
+          value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) port: u16,
 
     /// End a capture at the first damaged record, instead of searching for the next valid one.

@@ -22,12 +22,9 @@ use crate::outfile::WholeFile;
 use crate::output::say;
 use crate::{batches, interrupt, outfile, output};
 
-/// Context of errors of writing output.
-const OUTPUT: &str = "cannot write to standard output";
-
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(path) = &args.junit {
-        outfile::check_writable("--junit", path)?;
+        outfile::check_report("--junit", path, &args.files)?;
     }
     let options = options(args)?;
     let mut inputs = Inputs::open(&args.files, args.strict)?;
@@ -127,7 +124,7 @@ impl Seen {
         let mut text = String::new();
         steps.drain(..).for_each(|step| step_line(&step, survey, &mut text));
         let mut out = output::stdout();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush()).context(OUTPUT)
+        Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)
     }
 }
 
@@ -155,7 +152,7 @@ fn print(args: &Args, report: &ReplayReport, is_empty: bool) -> Result<()> {
         report.text(style, &mut text);
     }
     let mut out = output::stdout();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context(OUTPUT)
+    Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)
 }
 
 /// Lists the rules.
@@ -165,7 +162,7 @@ pub(super) fn print_rules() -> Result<ExitCode> {
         text += &format!("{}\n    {} ({})\n", rule.id, rule.text, rule.citation);
     }
     let mut out = output::stdout();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context(OUTPUT)?;
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
     Ok(ExitCode::SUCCESS)
 }
 

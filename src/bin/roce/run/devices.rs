@@ -5,7 +5,31 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Context, Result};
 use roce::link::interface::{Interface, interfaces};
-use roce::link::{Link, NamedSpec, OpenError, Spec};
+use roce::link::{Link, NamedSpec, NamedSpecError, OpenError, Spec, SpecError};
+
+use crate::device::forms;
+
+/// Reads a device. The library of programs has no TAP devices, which need another TCP/IP stack.
+pub(super) fn parse(text: &str) -> Result<NamedSpec, String> {
+    const FORMS: &str = concat!("a device for a program is ", forms!(programs));
+    match text.parse() {
+        Ok(NamedSpec { spec: Spec::Tap { .. }, .. }) => {
+            Err(format!("programs have no TAP devices: {FORMS}"))
+        }
+        Err(NamedSpecError::Spec(SpecError::NoKind)) => Err(FORMS.to_owned()),
+        Err(NamedSpecError::Spec(SpecError::Nothing(kind))) => {
+            Err(format!("nothing follows '{kind}:'; {FORMS}"))
+        }
+        Err(NamedSpecError::Spec(SpecError::Kind(kind))) if kind == "verbs" => {
+            Err(format!("an RDMA device of the kernel needs no `roce run`; {FORMS}"))
+        }
+        Err(NamedSpecError::Spec(SpecError::Kind(kind))) => {
+            Err(format!("there is no device of the kind '{kind}'; {FORMS}"))
+        }
+        Err(other) => Err(other.to_string()),
+        Ok(named) => Ok(named),
+    }
+}
 
 /// Checks the devices that `--device` names: each must open, beside the others.
 pub(super) fn check_named(named: &[NamedSpec]) -> Result<()> {
@@ -35,7 +59,7 @@ pub(super) fn check_default() -> Result<Vec<String>> {
             Err(error) => {
                 let is_ipv4 = spec.first_gid().is_ok_and(|gid| gid.to_ipv4().is_some());
                 let falls_back = has_loopback && is_ipv4 && is_in_use(&error);
-                let error = format!("{:#}", anyhow::Error::new(error));
+                let error = crate::output::chain(&anyhow::Error::new(error));
                 remarks.push(if falls_back {
                     format!("roce{at} ({spec}) takes an address of loopback: {error}")
                 } else {

@@ -28,7 +28,7 @@ use crate::bench::pingpong::{self, ServerLimits};
 use crate::bench::{self, ServerOptions};
 use crate::device;
 use crate::mesh::agent::Conditions;
-use crate::output::{counted, remark};
+use crate::output::{chain, counted, remark};
 
 /// The largest message of a pingpong.
 const PINGPONG_BYTES: u32 = 1 << 20;
@@ -64,7 +64,7 @@ impl Server {
     /// Tells a client that it cannot be served.
     pub(super) fn refuse(&self, mut stream: &TcpStream, error: &anyhow::Error) {
         let _ = stream.set_nonblocking(true);
-        let _ = stream.write_all(error_line(&format_args!("{error:#}")).as_bytes());
+        let _ = stream.write_all(error_line(&chain(error)).as_bytes());
     }
 
     /// Serves one client, and says what became of it.
@@ -76,7 +76,7 @@ impl Server {
         counted.is_client = ticket.is_welcome();
         match served {
             Ok(what) => remark(&format!("{address}: {what}")),
-            Err(error) => remark(&format!("{address}: {error:#}")),
+            Err(error) => remark(&format!("{address}: {}", chain(&error))),
         }
     }
 
@@ -104,7 +104,7 @@ impl Server {
         let mut control = Channel::to_client(stream)?.with_pending(&start);
         let done = self.welcome(&mut control, client, local, ticket);
         if let Err(error) = &done {
-            control.send_error(&format_args!("{error:#}"));
+            control.send_error(&chain(error));
         }
         done
     }

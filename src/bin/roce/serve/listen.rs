@@ -9,6 +9,7 @@ use roce::link::interface::interfaces;
 use roce::wire::Gid;
 
 use crate::bench::control::messages::address_of;
+use crate::output::remark;
 
 /// Listens on the addresses that were named, or else on those of the NIC, or else on those of every
 /// interface.
@@ -39,15 +40,21 @@ pub(super) fn listen(
                 if !named.is_empty() {
                     return Err(error);
                 }
-                failure = Some(error);
+                if let Some(error) = failure.replace(error) {
+                    remark(&format!("{error:#}"));
+                }
             }
         }
     }
     match failure {
-        Some(error) if listeners.is_empty() => Err(error),
-        _ if listeners.is_empty() => bail!("there is no address to listen on; --listen names one"),
-        _ => Ok(listeners),
+        Some(error) if listeners.is_empty() => return Err(error),
+        Some(error) => remark(&format!("{error:#}")),
+        None if listeners.is_empty() => {
+            bail!("there is no address to listen on; --listen names one")
+        }
+        None => {}
     }
+    Ok(listeners)
 }
 
 fn bind(address: IpAddr, port: u16) -> io::Result<TcpListener> {

@@ -7,7 +7,7 @@ mod nics;
 mod offer;
 mod probes;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,8 +22,8 @@ use self::nics::Nics;
 use crate::bench::control::admission::LIMITS;
 use crate::bench::control::plan::{Connection, SECONDS_MAX};
 use crate::bench::{ReachArgs, TokenArgs, parse_bytes, parse_mtu};
-use crate::interrupt;
 use crate::output::{counted, remark};
+use crate::{device, interrupt};
 
 /// Serve roce bench, roce ping and rdma-core pingpong programs
 ///
@@ -105,6 +105,9 @@ Examples:
   roce serve -d verbs:mlx5_0         (a real RNIC; roce devices lists them)
   ibv_rc_pingpong -g 1 HOST          (a client on another host; HOST runs roce serve)";
 
+/// Smallest limit of memory: with less, hardly a client of roce bench would be served.
+const MEMORY_MIN: u64 = 1 << 20;
+
 /// Settings of a server.
 struct Settings {
     /// Whether it serves roce bench and the pingpongs.
@@ -133,6 +136,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let stopped: &AtomicBool = interrupt::catch()?;
     // A NIC that was named is there before a client needs it, or else the user is told now.
     let nics = Nics::new(&args.reach, args.rdma_cm)?;
+    if let (Some(nic), index @ Some(_)) = (nics.named(), args.reach.gid_index) {
+        device::choose_gid(index, nic, Ipv4Addr::UNSPECIFIED.into())?;
+    }
     let listeners = listen::listen(&args.listen, nics.named(), args.reach.port)?;
     remark(&format!("serving with {} on {}", nics.name(), listen::describe(&listeners)?));
     let admission = Admission::new(limits);
@@ -147,16 +153,23 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Offers queue pairs and memory of a device that another command uses, and nothing else, until the
-/// process ends. Returns where, in words.
+/// Settings of a server that offers queue pairs and memory, and nothing else.
+pub(crate) struct OfferSettings {
+    pub(crate) listen: Option<IpAddr>,
+    pub(crate) port: u16,
+    pub(crate) any_gid: bool,
+    pub(crate) gid_index: Option<u8>,
+    pub(crate) token: Option<Token>,
+}
+
+/// Offers queue pairs and memory of a device that another command uses until the process ends.
+/// Returns the addresses that it listens at, as text.
 pub(crate) fn offer_in_background(
     device: Arc<dyn Device>,
-    listen: Option<IpAddr>,
-    port: u16,
-    (any_gid, gid_index): (bool, Option<u8>),
-    token: Option<Token>,
+    settings: OfferSettings,
 ) -> anyhow::Result<String> {
     static NEVER: AtomicBool = AtomicBool::new(false);
+    let OfferSettings { listen, port, any_gid, gid_index, token } = settings;
     let nics = Nics::of(device);
     let listeners = listen::listen(listen.as_slice(), nics.named(), port)?;
     let at = listen::describe(&listeners)?;
@@ -182,6 +195,11 @@ pub(crate) fn offer_in_background(
 fn limits(args: &Args) -> anyhow::Result<Limits> {
     let Args { max_clients, max_memory, max_duration, .. } = *args;
     ensure!((1..=1024).contains(&max_clients), "--max-clients: 1 to 1024");
+    ensure!(
+        max_memory >= MEMORY_MIN,
+        "--max-memory: at least {}M, of which one address gets a quarter",
+        MEMORY_MIN >> 20
+    );
     ensure!(
         (1..=SECONDS_MAX).contains(&max_duration),
         "--max-duration: 1 to {SECONDS_MAX} seconds"

@@ -43,6 +43,8 @@ pub(super) struct Nics {
 impl Nics {
     pub(super) fn new(reach: &ReachArgs, have_managers: bool) -> anyhow::Result<Self> {
         let soft = reach.soft.clone();
+        // Without a named NIC the options are used only when a client comes.
+        soft.congestion.settings()?;
         let serve = |spec| Served::new(device::start(spec, &soft)?, have_managers);
         let named = reach.device.as_ref().map(serve).transpose()?;
         Ok(Self { named, by_address: Mutex::default(), have_managers, soft })

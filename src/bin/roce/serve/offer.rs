@@ -62,8 +62,8 @@ impl Offer {
         Ok(())
     }
 
-    /// Tells the client what it has, and does what it asks for until it says goodbye. Returns what
-    /// it had, in words.
+    /// Sends the client its grant, and serves its requests until it says goodbye. Returns a text of
+    /// what the client had.
     pub(super) fn serve(mut self, control: &mut Channel, wish: &Wish) -> anyhow::Result<String> {
         let regions = self.regions.iter().map(|mr| (mr.addr(), mr.rkey()));
         let qkey = Connect::default().qkey;

@@ -4,117 +4,77 @@ use roce::analysis::{Connection, Direction, Distribution, Report, service_name};
 use roce::decode::address_text;
 
 use super::column::{Column, Kind};
-use super::row::{Cell, Definition};
+use super::row::{Cell, Definition, define_columns};
 use super::table::{Rows, Table};
 
 /// The columns of the connection itself.
-pub(super) static COLUMNS: [Definition<Connection>; 21] = [
-    Definition::new("flow", Kind::Int, |connection| connection.flow.0.into()),
-    Definition::new("connection", Kind::Text, |connection| connection.key().into()),
-    Definition::new("service", Kind::Text, |connection| service_name(connection.service).into()),
-    Definition::new("pairing", Kind::Text, |connection| {
+pub(super) static COLUMNS: [Definition<Connection>; 21] = define_columns! { |connection|
+    Int "flow": connection.flow.0;
+    Text "connection": connection.key();
+    Text "service": service_name(connection.service);
+    Text "pairing": {
         let name = serde_json::to_value(connection.pairing).ok();
-        name.and_then(|name| name.as_str().map(str::to_owned)).into()
-    }),
-    Definition::new("a_address", Kind::Text, |connection| address(connection, 0)),
-    Definition::new("a_qpn", Kind::Int, |connection| qpn(connection, 0)),
-    Definition::new("b_address", Kind::Text, |connection| address(connection, 1)),
-    Definition::new("b_qpn", Kind::Int, |connection| qpn(connection, 1)),
-    Definition::new("a_dscp", Kind::Int, |connection| connection.ends[0].dscp.into()),
-    Definition::new("b_dscp", Kind::Int, |connection| connection.ends[1].dscp.into()),
-    Definition::new("path_mtu", Kind::Int, |connection| connection.path_mtu.into()),
-    Definition::new("application_port", Kind::Int, |connection| {
-        connection.setup.as_ref().and_then(|setup| setup.application_port).into()
-    }),
-    Definition::new("retry_count", Kind::Int, |connection| {
-        connection.setup.as_ref().and_then(|setup| setup.retry_count).into()
-    }),
-    Definition::new("rnr_retry_count", Kind::Int, |connection| {
-        connection.setup.as_ref().and_then(|setup| setup.rnr_retry_count).into()
-    }),
-    Definition::new("ack_timeout", Kind::Int, |connection| {
-        connection.setup.as_ref().and_then(|setup| setup.ack_timeout).into()
-    }),
-    Definition::new("first_frame", Kind::Int, |connection| connection.first_frame.into()),
-    Definition::new("first_time", Kind::Time, |connection| connection.first_time.as_nanos().into()),
-    Definition::new("first_time_epoch", Kind::Int, |connection| {
-        connection.first_time.as_nanos().into()
-    }),
-    Definition::new("last_frame", Kind::Int, |connection| connection.last_frame.into()),
-    Definition::new("last_time", Kind::Time, |connection| connection.last_time.as_nanos().into()),
-    Definition::new("last_time_epoch", Kind::Int, |connection| {
-        connection.last_time.as_nanos().into()
-    }),
-];
+        name.and_then(|name| name.as_str().map(str::to_owned))
+    };
+    Text "a_address": address(connection, 0);
+    Int "a_qpn": qpn(connection, 0);
+    Text "b_address": address(connection, 1);
+    Int "b_qpn": qpn(connection, 1);
+    Int "a_dscp": connection.ends[0].dscp;
+    Int "b_dscp": connection.ends[1].dscp;
+    Int "path_mtu": connection.path_mtu;
+    Int "application_port": connection.setup.as_ref().and_then(|setup| setup.application_port);
+    Int "retry_count": connection.setup.as_ref().and_then(|setup| setup.retry_count);
+    Int "rnr_retry_count": connection.setup.as_ref().and_then(|setup| setup.rnr_retry_count);
+    Int "ack_timeout": connection.setup.as_ref().and_then(|setup| setup.ack_timeout);
+    Int "first_frame": connection.first_frame;
+    Time "first_time": connection.first_time.as_nanos();
+    Int "first_time_epoch": connection.first_time.as_nanos();
+    Int "last_frame": connection.last_frame;
+    Time "last_time": connection.last_time.as_nanos();
+    Int "last_time_epoch": connection.last_time.as_nanos();
+};
 
 /// The columns of what one end requested: once with `a_` and once with `b_` before their names.
-static DIRECTION: [Definition<Direction>; 37] = [
-    Definition::new("request_packets", Kind::Int, |requests| requests.request_packets.into()),
-    Definition::new("response_packets", Kind::Int, |requests| requests.response_packets.into()),
-    Definition::new("wire_bytes", Kind::Int, |requests| requests.wire_bytes.into()),
-    Definition::new("goodput_bytes", Kind::Int, |requests| requests.goodput_bytes.into()),
-    Definition::new("messages", Kind::Int, |requests| {
-        requests.operations.iter().map(|all| all.messages).sum::<u64>().into()
-    }),
-    Definition::new("messages_completed", Kind::Int, |requests| {
-        requests.operations.iter().map(|all| all.completed).sum::<u64>().into()
-    }),
-    Definition::new("messages_failed", Kind::Int, |requests| {
-        requests.operations.iter().map(|all| all.failed).sum::<u64>().into()
-    }),
-    Definition::new("retransmitted_packets", Kind::Int, |requests| {
-        requests.retransmissions.total().packets.into()
-    }),
-    Definition::new("retransmitted_bytes", Kind::Int, |requests| {
-        requests.retransmissions.total().bytes.into()
-    }),
-    Definition::new("retransmission_wait_ns", Kind::Int, |requests| {
-        requests.retransmissions.total().wait_nanos.into()
-    }),
-    Definition::new("timeouts", Kind::Int, |requests| {
-        requests.retransmissions.timeout.rewinds.into()
-    }),
-    Definition::new("retransmitted_by_timeout", Kind::Int, |requests| {
-        requests.retransmissions.timeout.packets.into()
-    }),
-    Definition::new("retransmitted_by_sequence_nak", Kind::Int, |requests| {
-        requests.retransmissions.sequence_nak.packets.into()
-    }),
-    Definition::new("retransmitted_by_implied_nak", Kind::Int, |requests| {
-        requests.retransmissions.implied_nak.packets.into()
-    }),
-    Definition::new("retransmitted_unexplained", Kind::Int, |requests| {
-        requests.retransmissions.unexplained.packets.into()
-    }),
-    Definition::new("retransmitted_spurious", Kind::Int, |requests| {
-        requests.retransmissions.spurious.packets.into()
-    }),
-    Definition::new("retransmitted_by_rnr", Kind::Int, |requests| {
-        requests.retransmissions.rnr.packets.into()
-    }),
-    Definition::new("lost_requests", Kind::Int, |requests| requests.lost_requests.into()),
-    Definition::new("lost_responses", Kind::Int, |requests| requests.lost_responses.into()),
-    Definition::new("duplicate_packets", Kind::Int, |requests| requests.duplicate_packets.into()),
-    Definition::new("reordered", Kind::Int, |requests| requests.reordered.into()),
-    Definition::new("not_captured", Kind::Int, |requests| requests.not_captured.into()),
-    Definition::new("naks", Kind::Int, |requests| requests.naks.iter().sum::<u64>().into()),
-    Definition::new("rnr_naks", Kind::Int, |requests| requests.rnr_naks.into()),
-    Definition::new("rnr_wait_ns", Kind::Int, |requests| requests.rnr_wait_nanos.into()),
-    Definition::new("acks", Kind::Int, |requests| requests.acks.into()),
-    Definition::new("packets_per_ack", Kind::Float, |requests| {
-        Some(requests.packets_per_ack).filter(|ratio| ratio.is_finite()).into()
-    }),
-    Definition::new("least_credits", Kind::Int, |requests| requests.least_credits.into()),
-    Definition::new("read_atomic_depth", Kind::Int, |requests| requests.read_atomic_depth.into()),
-    Definition::new("ce_marked", Kind::Int, |requests| requests.ce_marked.into()),
-    Definition::new("cnps", Kind::Int, |requests| requests.cnps.into()),
-    Definition::new("latency_p50_ns", Kind::Int, |requests| p50(&requests.latency)),
-    Definition::new("latency_p99_ns", Kind::Int, |requests| p99(&requests.latency)),
-    Definition::new("latency_max_ns", Kind::Int, |requests| max(&requests.latency)),
-    Definition::new("rtt_p50_ns", Kind::Int, |requests| p50(&requests.rtt)),
-    Definition::new("rtt_p99_ns", Kind::Int, |requests| p99(&requests.rtt)),
-    Definition::new("icrc_errors", Kind::Int, |requests| requests.icrc_errors.into()),
-];
+static DIRECTION: [Definition<Direction>; 37] = define_columns! { |requests|
+    Int "request_packets": requests.request_packets;
+    Int "response_packets": requests.response_packets;
+    Int "wire_bytes": requests.wire_bytes;
+    Int "goodput_bytes": requests.goodput_bytes;
+    Int "messages": requests.operations.iter().map(|all| all.messages).sum::<u64>();
+    Int "messages_completed": requests.operations.iter().map(|all| all.completed).sum::<u64>();
+    Int "messages_failed": requests.operations.iter().map(|all| all.failed).sum::<u64>();
+    Int "retransmitted_packets": requests.retransmissions.total().packets;
+    Int "retransmitted_bytes": requests.retransmissions.total().bytes;
+    Int "retransmission_wait_ns": requests.retransmissions.total().wait_nanos;
+    Int "timeouts": requests.retransmissions.timeout.rewinds;
+    Int "retransmitted_by_timeout": requests.retransmissions.timeout.packets;
+    Int "retransmitted_by_sequence_nak": requests.retransmissions.sequence_nak.packets;
+    Int "retransmitted_by_implied_nak": requests.retransmissions.implied_nak.packets;
+    Int "retransmitted_unexplained": requests.retransmissions.unexplained.packets;
+    Int "retransmitted_spurious": requests.retransmissions.spurious.packets;
+    Int "retransmitted_by_rnr": requests.retransmissions.rnr.packets;
+    Int "lost_requests": requests.lost_requests;
+    Int "lost_responses": requests.lost_responses;
+    Int "duplicate_packets": requests.duplicate_packets;
+    Int "reordered": requests.reordered;
+    Int "not_captured": requests.not_captured;
+    Int "naks": requests.naks.iter().sum::<u64>();
+    Int "rnr_naks": requests.rnr_naks;
+    Int "rnr_wait_ns": requests.rnr_wait_nanos;
+    Int "acks": requests.acks;
+    Float "packets_per_ack": Some(requests.packets_per_ack).filter(|ratio| ratio.is_finite());
+    Int "least_credits": requests.least_credits;
+    Int "read_atomic_depth": requests.read_atomic_depth;
+    Int "ce_marked": requests.ce_marked;
+    Int "cnps": requests.cnps;
+    Int "latency_p50_ns": p50(&requests.latency);
+    Int "latency_p99_ns": p99(&requests.latency);
+    Int "latency_max_ns": max(&requests.latency);
+    Int "rtt_p50_ns": p50(&requests.rtt);
+    Int "rtt_p99_ns": p99(&requests.rtt);
+    Int "icrc_errors": requests.icrc_errors;
+};
 
 /// Prefixes of the columns of an end's requests, in the order of the ends.
 const ENDS: [&str; 2] = ["a_", "b_"];

@@ -4,7 +4,7 @@ use roce::analysis::{Certainty, Connection, End, Endpoint, Finding, Report};
 use roce::decode::address_text;
 
 use super::column::Kind;
-use super::row::{Cell, Definition, add_row, columns};
+use super::row::{Cell, Definition, add_row, columns, define_columns};
 use super::table::{Rows, Table};
 
 /// A finding and its connection.
@@ -15,30 +15,28 @@ pub(super) struct FindingRow<'a> {
 
 /// The columns.
 pub(super) fn definitions<'a>() -> [Definition<FindingRow<'a>>; 17] {
-    [
-        Definition::new("flow", Kind::Int, |row| row.finding.flow.map(|flow| flow.0).into()),
-        Definition::new("connection", Kind::Text, |row| row.connection.map(Connection::key).into()),
-        Definition::new("kind", Kind::Text, |row| row.finding.kind.name().into()),
-        Definition::new("severity", Kind::Int, |row| row.finding.kind.severity().into()),
-        Definition::new("is_proven", Kind::Bool, |row| {
-            (row.finding.certainty == Certainty::Proven).into()
-        }),
-        Definition::new("requester", Kind::Text, |row| row.host(End::A)),
-        Definition::new("requester_qpn", Kind::Int, |row| row.qpn(End::A)),
-        Definition::new("responder", Kind::Text, |row| row.host(End::B)),
-        Definition::new("responder_qpn", Kind::Int, |row| row.qpn(End::B)),
-        Definition::new("dscp", Kind::Int, |row| row.end(End::A).and_then(|end| end.dscp).into()),
-        Definition::new("time", Kind::Time, |row| row.nanos().into()),
-        Definition::new("time_epoch", Kind::Int, |row| row.nanos().into()),
-        Definition::new("cost_ns", Kind::Int, |row| row.finding.cost_nanos.into()),
-        Definition::new("first_frame", Kind::Int, |row| row.finding.frames.first().copied().into()),
-        Definition::new("frames", Kind::Text, |row| {
+    define_columns! { |row|
+        Int "flow": row.finding.flow.map(|flow| flow.0);
+        Text "connection": row.connection.map(Connection::key);
+        Text "kind": row.finding.kind.name();
+        Int "severity": row.finding.kind.severity();
+        Bool "is_proven": row.finding.certainty == Certainty::Proven;
+        Text "requester": row.host(End::A);
+        Int "requester_qpn": row.qpn(End::A);
+        Text "responder": row.host(End::B);
+        Int "responder_qpn": row.qpn(End::B);
+        Int "dscp": row.end(End::A).and_then(|end| end.dscp);
+        Time "time": row.nanos();
+        Int "time_epoch": row.nanos();
+        Int "cost_ns": row.finding.cost_nanos;
+        Int "first_frame": row.finding.frames.first().copied();
+        Text "frames": {
             let frames: Vec<_> = row.finding.frames.iter().map(u64::to_string).collect();
-            Some(frames.join(" ")).filter(|text| !text.is_empty()).into()
-        }),
-        Definition::new("text", Kind::Text, |row| row.finding.text.clone().into()),
-        Definition::new("advice", Kind::Text, |row| row.finding.kind.advice().into()),
-    ]
+            Some(frames.join(" ")).filter(|text| !text.is_empty())
+        };
+        Text "text": row.finding.text.clone();
+        Text "advice": row.finding.kind.advice();
+    }
 }
 
 impl FindingRow<'_> {

@@ -16,7 +16,7 @@ use roce::decode::address_text;
 use roce::time::Instant;
 
 use super::column::Kind;
-use super::row::{Cell, Definition, add_row, columns};
+use super::row::{Cell, Definition, add_row, columns, define_columns};
 use super::table::{Rows, Table};
 use crate::outfile;
 
@@ -31,39 +31,31 @@ pub(super) struct MessageRow<'a> {
 
 /// The columns.
 pub(super) fn definitions<'a>() -> [Definition<MessageRow<'a>>; 23] {
-    [
-        Definition::new("flow", Kind::Int, |row| row.connection.map(|found| found.flow.0).into()),
-        Definition::new("connection", Kind::Text, |row| row.connection.map(Connection::key).into()),
-        Definition::new("service", Kind::Text, |row| {
-            row.connection.map(|found| service_name(found.service)).into()
-        }),
-        Definition::new("operation", Kind::Text, |row| row.word(OPERATION).into()),
-        Definition::new("immediate", Kind::Bool, |row| (row.record[FLOW] >> 40 & 1 == 1).into()),
-        Definition::new("requester", Kind::Text, |row| row.address(row.requester)),
-        Definition::new("requester_qpn", Kind::Int, |row| row.qpn(row.requester)),
-        Definition::new("responder", Kind::Text, |row| row.address(row.requester.other())),
-        Definition::new("responder_qpn", Kind::Int, |row| row.qpn(row.requester.other())),
-        Definition::new("bytes", Kind::Int, |row| row.record[BYTES].into()),
-        Definition::new("first_psn", Kind::Int, |row| (row.record[PSNS] & 0xffff_ffff).into()),
-        Definition::new("last_psn", Kind::Int, |row| (row.record[PSNS] >> 32).into()),
-        Definition::new("first_frame", Kind::Int, |row| row.record[FIRST_FRAME].into()),
-        Definition::new("start_time", Kind::Time, |row| row.record[START].into()),
-        Definition::new("start_time_epoch", Kind::Int, |row| row.record[START].into()),
-        Definition::new("end_frame", Kind::Int, |row| {
-            Some(row.record[END_FRAME]).filter(|&frame| frame != 0).into()
-        }),
-        Definition::new("end_time", Kind::Time, |row| row.end().into()),
-        Definition::new("end_time_epoch", Kind::Int, |row| row.end().into()),
-        Definition::new("latency_ns", Kind::Int, |row| {
-            row.end().map(|end| end.saturating_sub(row.record[START])).into()
-        }),
-        Definition::new("retransmitted_packets", Kind::Int, |row| row.record[PACKETS_AGAIN].into()),
-        Definition::new("retransmitted_bytes", Kind::Int, |row| row.record[BYTES_AGAIN].into()),
-        Definition::new("outcome", Kind::Text, |row| row.word(OUTCOME).into()),
-        Definition::new("nak", Kind::Text, |row| {
-            Some(row.word(NAK)).filter(|word| !word.is_empty()).into()
-        }),
-    ]
+    define_columns! { |row|
+        Int "flow": row.connection.map(|found| found.flow.0);
+        Text "connection": row.connection.map(Connection::key);
+        Text "service": row.connection.map(|found| service_name(found.service));
+        Text "operation": row.word(OPERATION);
+        Bool "immediate": row.record[FLOW] >> 40 & 1 == 1;
+        Text "requester": row.address(row.requester);
+        Int "requester_qpn": row.qpn(row.requester);
+        Text "responder": row.address(row.requester.other());
+        Int "responder_qpn": row.qpn(row.requester.other());
+        Int "bytes": row.record[BYTES];
+        Int "first_psn": row.record[PSNS] & 0xffff_ffff;
+        Int "last_psn": row.record[PSNS] >> 32;
+        Int "first_frame": row.record[FIRST_FRAME];
+        Time "start_time": row.record[START];
+        Int "start_time_epoch": row.record[START];
+        Int "end_frame": Some(row.record[END_FRAME]).filter(|&frame| frame != 0);
+        Time "end_time": row.end();
+        Int "end_time_epoch": row.end();
+        Int "latency_ns": row.end().map(|end| end.saturating_sub(row.record[START]));
+        Int "retransmitted_packets": row.record[PACKETS_AGAIN];
+        Int "retransmitted_bytes": row.record[BYTES_AGAIN];
+        Text "outcome": row.word(OUTCOME);
+        Text "nak": Some(row.word(NAK)).filter(|word| !word.is_empty());
+    }
 }
 
 impl MessageRow<'_> {

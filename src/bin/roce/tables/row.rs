@@ -22,58 +22,37 @@ pub(super) struct Definition<R> {
     pub(super) value: fn(&R) -> Cell,
 }
 
-impl<R> Definition<R> {
-    pub(super) const fn new(name: &'static str, kind: Kind, value: fn(&R) -> Cell) -> Self {
-        Self { name, kind, value }
-    }
+/// An array of columns, a line each: kind, name and value, which a row in the variable has.
+macro_rules! define_columns {
+    (|$row:ident| $($kind:ident $name:literal: $value:expr;)*) => {
+        [$(Definition {
+            name: $name,
+            kind: Kind::$kind,
+            value: |$row| Cell::from($value),
+        }),*]
+    };
+}
+pub(super) use define_columns;
+
+macro_rules! cells {
+    ($($type:ty => $cell:ident;)*) => {$(
+        impl From<$type> for Cell {
+            fn from(value: $type) -> Self {
+                Self::$cell(value.into())
+            }
+        }
+    )*};
 }
 
-impl From<u64> for Cell {
-    fn from(value: u64) -> Self {
-        Self::Int(value)
-    }
-}
-
-impl From<u32> for Cell {
-    fn from(value: u32) -> Self {
-        Self::Int(value.into())
-    }
-}
-
-impl From<u16> for Cell {
-    fn from(value: u16) -> Self {
-        Self::Int(value.into())
-    }
-}
-
-impl From<u8> for Cell {
-    fn from(value: u8) -> Self {
-        Self::Int(value.into())
-    }
-}
-
-impl From<f64> for Cell {
-    fn from(value: f64) -> Self {
-        Self::Float(value)
-    }
-}
-
-impl From<bool> for Cell {
-    fn from(value: bool) -> Self {
-        Self::Bool(value)
-    }
-}
-
-impl From<&'static str> for Cell {
-    fn from(value: &'static str) -> Self {
-        Self::Text(value.into())
-    }
-}
-
-impl From<String> for Cell {
-    fn from(value: String) -> Self {
-        Self::Text(value.into())
-    }
+cells! {
+    u64 => Int;
+    u32 => Int;
+    u16 => Int;
+    u8 => Int;
+    f64 => Float;
+    bool => Bool;
+    &'static str => Text;
+    String => Text;
 }
 
 impl<T: Into<Self>> From<Option<T>> for Cell {

@@ -58,8 +58,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// Checks that it is within the limits: whatever a client asks for, a server sends so much and
-    /// no more.
+    /// Checks that the task is within the limits of what a server sends for any client.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         ensure!((1..=PATHS_MAX).contains(&self.paths), "1 to {PATHS_MAX} paths");
         ensure!((1..=COUNT_MAX).contains(&self.count), "1 to {COUNT_MAX} probes on a path");
@@ -80,7 +79,7 @@ impl Task {
         Ok(())
     }
 
-    /// Returns the time within which a server has done it, however many of its targets are dead.
+    /// Returns the time within which a server has done the task, even if all its targets are dead.
     pub(crate) fn time_limit(&self) -> Duration {
         let rounds = u32::try_from(self.targets.len().div_ceil(AT_ONCE)).unwrap_or(u32::MAX);
         let opening = (OPEN_WAIT + 2 * ANSWER_WAIT).saturating_mul(rounds);
@@ -113,7 +112,7 @@ pub(crate) enum Message {
     Failed { target: usize, reason: String },
     /// Statistics of a path.
     Path(Path),
-    /// Nothing more comes of the server.
+    /// The server has sent all results.
     End,
     /// The client is done.
     Bye,
@@ -165,7 +164,8 @@ impl TaskResult {
     pub(crate) fn receive(control: &mut Channel, task: &Task) -> anyhow::Result<Self> {
         const RESULT: &str = "a result";
         let mut result = Self::default();
-        let (targets, cells) = (task.targets.len(), task.targets.len() * task.paths);
+        let targets = task.targets.len();
+        let mut seen = vec![false; targets * task.paths];
         loop {
             match control.receive(LINE_WAIT, RESULT)? {
                 Message::End => return Ok(result),
@@ -177,8 +177,10 @@ impl TaskResult {
                 Message::Path(path) => {
                     let (target, number) = (path.target, path.path);
                     ensure!(target < targets && number < task.paths, "there is no such path");
+                    let seen = seen.get_mut(target * task.paths + number);
+                    let is_new = seen.is_some_and(|seen| !core::mem::replace(seen, true));
+                    ensure!(is_new, "path {number} of target {target} has two results");
                     result.cells.push((target, number, path.stats(task.count)?));
-                    ensure!(result.cells.len() <= cells, "more results than paths");
                 }
                 other @ Message::Bye => return Err(control.unexpected(&other, RESULT).into()),
             }
@@ -204,7 +206,7 @@ impl Path {
         }
     }
 
-    /// Returns the statistics, in which nothing is more than the number of probes.
+    /// Returns the statistics. A count of more than `most`, the number of probes, is an error.
     fn stats(self, most: u64) -> anyhow::Result<PathStats> {
         let stats = PathStats {
             answered: self.answered,

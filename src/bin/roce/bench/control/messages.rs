@@ -74,6 +74,15 @@ pub(crate) struct Reach {
     /// Whether it does selective repeat.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) selective_repeat: bool,
+    /// Number of PSNs by which packets to it may come before others; 0 if these are dropped.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) reorder_span: u32,
+}
+
+/// Whether a field is left out, as above.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(value: &u32) -> bool {
+    *value == 0
 }
 
 /// Whether a field is left out: servers of earlier versions do not know it.

@@ -1,4 +1,4 @@
-//! The control connection: what is refused, and by whom a server lets itself be held up.
+//! The control connection: messages that are refused, and clients that are slow.
 
 use super::*;
 
@@ -39,6 +39,7 @@ fn reach() -> Reach {
         rkey: RKey::new(0xdead_beef),
         link,
         selective_repeat: false,
+        reorder_span: 0,
     }
 }
 

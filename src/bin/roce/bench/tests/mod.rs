@@ -253,7 +253,8 @@ fn the_smaller_mtu_wins_unless_one_was_asked_for() {
                 let mtu = plan.mtu.min(Mtu::M512);
                 let link = "cable".to_owned();
                 let (qps, rkey) = (vec![b_endpoint(&b)], RKey::new(1));
-                let reach = Reach { qps, addr: 0, rkey, link, selective_repeat: false };
+                let reach =
+                    Reach { qps, addr: 0, rkey, link, selective_repeat: false, reorder_span: 0 };
                 control.send(&Message::Answer(Answer { mtu, server: reach })).unwrap();
                 control.send_error(&"that is enough");
             });
@@ -343,6 +344,16 @@ fn tables_are_those_of_perftest() {
 }
 
 #[test]
+fn remark_on_drops_of_several_paths_names_the_option() {
+    let counts = Counts { own: vec![], peer: vec![("drop_wrong_source_port".to_owned(), 5)] };
+    let remark = report::remark_on_counts(&counts).unwrap();
+    assert!(remark.contains("drop_wrong_source_port 5 at the server"), "{remark}");
+    assert!(remark.ends_with("need --receive buffer at the server"), "{remark}");
+    let counts = Counts { peer: vec![("drop_wrong_source_port".to_owned(), 0)], ..counts };
+    assert_eq!(report::remark_on_counts(&counts), None);
+}
+
+#[test]
 fn json_has_the_same_numbers_by_name() {
     let (notes, _) = run(&plan(Op::Send, Metric::Bw, Connection::Rc));
     let counted = |count| vec![("sent_pkts".to_owned(), count), (RETRIES.to_owned(), 0)];
@@ -377,7 +388,7 @@ fn json_has_the_same_numbers_by_name() {
 
 #[test]
 fn wrong_bytes_are_found() {
-    // A server whose memory is not what it says: one byte of what is read is another.
+    // The server has changed one byte of the memory that the client reads.
     let (a, b) = nics();
     let (client, server) = tcp();
     let plan = plan(Op::Read, Metric::Bw, Connection::Rc);

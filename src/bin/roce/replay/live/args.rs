@@ -1,10 +1,9 @@
 //! The options of a live replay.
 
-use std::fs;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use roce::analysis::FlowNumber;
 use roce::link;
@@ -13,14 +12,16 @@ use roce::replay::live::{MutateSpec, Speed};
 use super::map::MapRule;
 use super::offer::Server;
 use crate::bench::{AnyGidArgs, PORT, TokenArgs};
+use crate::device::forms;
 use crate::outfile;
 
 /// The options of a live replay.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Onto a wire")]
 pub(crate) struct LiveArgs {
-    /// Send to a live peer, from this device: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE.
-    #[arg(long, value_name = "DEVICE")]
+    // The link to send by.
+    #[arg(long, value_name = "DEVICE",
+          help = concat!("Send to a live peer, from this device: ", forms!(links)))]
     pub(super) to: Option<link::Spec>,
 
     /// Write the rewritten capture (.pcap or .pcapng) instead of sending it.
@@ -194,10 +195,5 @@ fn check_out(flag: &str, out: &Path, file: &Path) -> Result<()> {
         out.display()
     );
     outfile::check_capture(flag, out)?;
-    if let (Ok(a), Ok(b)) = (fs::canonicalize(file), fs::canonicalize(out))
-        && a == b
-    {
-        bail!("{flag} {}: is the capture that is read; choose another name", out.display());
-    }
-    Ok(())
+    outfile::check_not_read(flag, out, &[file.to_owned()])
 }

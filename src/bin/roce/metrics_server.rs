@@ -1,10 +1,12 @@
-//! The metrics over HTTP, to several clients at once, each of which has a deadline.
+//! Metrics for Prometheus over HTTP, to several clients at once, each of which has a deadline.
 
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use roce::control::tcp::close_of;
@@ -93,14 +95,27 @@ fn to_text_format(metrics: &str) -> String {
     text
 }
 
+/// Serves what a collector has at an address, in a thread, until the process ends; returns the
+/// address.
+pub(crate) fn start(at: SocketAddr, collector: impl Collector) -> anyhow::Result<SocketAddr> {
+    let listener =
+        TcpListener::bind(at).with_context(|| format!("--metrics: cannot listen on {at}"))?;
+    let address = listener.local_addr()?;
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(collector));
+    let thread = std::thread::Builder::new().name("roce-metrics".to_owned());
+    thread.spawn(move || serve(&listener, registry))?;
+    Ok(address)
+}
+
 /// Answers clients until the process ends.
-pub(super) fn serve(listener: &TcpListener, registry: Registry) {
+fn serve(listener: &TcpListener, registry: Registry) {
     let (admission, registry) = (Admission::new(LIMITS), Arc::new(registry));
     loop {
         if !admission.wait_for_room(CLIENT_WAIT) {
             continue;
         }
-        // What a client does wrong is no concern of others.
+        // A connection that fails must not keep other clients out.
         let Ok((stream, _)) = listener.accept() else {
             std::thread::sleep(RETRY);
             continue;

@@ -1,36 +1,63 @@
-//! `roce devices`: the soft NICs that this machine could offer, and the real ones that it has.
+//! `roce devices`: the soft NICs that this machine could offer, those that run, and the real ones
+//! that it has.
+
+mod metrics;
+mod running;
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use roce::device::Device;
 use roce::link;
 use roce::link::interface::{Interface, gid, interfaces};
+use roce::nic::status::{NicStatus, Published, published};
 use roce::rdma_nic::RdmaNic;
 use roce::verbs::{Mtu, PortState};
 use roce::wire::Gid;
 use serde::{Serialize, Serializer};
 
+use self::running::RunningNic;
 use super::device::Spec;
-use crate::output;
+use crate::output::{counted, remark};
+use crate::resolve::parse_listen;
+use crate::{interrupt, metrics_server, output};
+
+/// Interval of checks for Ctrl-C.
+const INTERRUPT_CHECK: Duration = Duration::from_millis(50);
 
 /// List the soft NICs that this machine can offer and its RDMA devices
 ///
 /// For every network interface: its state, its MTU and RDMA MTU, its GIDs, and the values of `-d`
-/// for soft NICs on it. Then the same for every RDMA device that libibverbs lists. What is
-/// unavailable is listed with the reason.
+/// for soft NICs on UDP and raw sockets. Then the same for every RDMA device that libibverbs lists.
+/// The reason stands beside each device that is unavailable.
+///
+/// Then the soft NICs that run now, in programs of this user under `roce run` and in other `roce`
+/// commands: counters, and rate, target, alpha and cuts of each queue pair that congestion control
+/// slows down. As root, those of all users.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 EXAMPLES
   roce devices                       # all
   roce devices lo                    # one interface or RDMA device
   roce devices --json | jq .         # as JSON
+  roce devices --metrics 127.0.0.1:9465    # counters and rates of running NICs, for Prometheus
 
-`udp:ADDRESS` needs no privilege; programs of one user share an address. `raw:INTERFACE` needs CAP_NET_RAW; programs of
-all users share an address. `xdp:INTERFACE` goes past the kernel and needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF; one
-program has the interface. `tap:NAME@ADDRESS/PREFIX` is a host of its own at the other end of a TAP device, and needs
-/dev/net/tun and CAP_NET_ADMIN, unless the device is the user's. `verbs:NAME` is an RDMA device of the kernel (an RNIC, or rxe) and needs libibverbs.")]
+Devices, as -d, --device, --peer and --to name them:
+  udp:ADDRESS              UDP socket on an address, which programs of one user share
+  soft:INTERFACE           the same on the first address that no other user has
+  raw:INTERFACE            whole frames; programs of all users share an address; needs CAP_NET_RAW
+  xdp:INTERFACE            AF_XDP, past the kernel, for one program; needs CAP_NET_RAW,
+                           CAP_NET_ADMIN and CAP_BPF
+  tap:NAME@ADDRESS/PREFIX  a host of its own at the other end of a TAP device; not in roce run;
+                           needs /dev/net/tun, and CAP_NET_ADMIN to make the device
+  verbs:NAME               RDMA device of the kernel (an RNIC, or rxe); not in roce run, nor for
+                           roce replay --to; needs libibverbs
+
+`roce doctor` tells which of them can be used here.")]
 pub(crate) struct Args {
     /// Only this interface or RDMA device
     #[arg(value_name = "NAME")]
@@ -39,6 +66,12 @@ pub(crate) struct Args {
     /// Print a JSON array
     #[arg(long)]
     json: bool,
+
+    /// Serve counters and rates of the soft NICs that run, for Prometheus, at
+    /// http://ADDRESS:PORT/metrics until Ctrl-C.
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_listen,
+          conflicts_with_all = ["name", "json"])]
+    metrics: Option<SocketAddr>,
 }
 
 /// A NIC that can be opened, or the reason why it cannot.
@@ -84,6 +117,7 @@ enum Entry {
         devices: [Offer; 0],
         missing: String,
     },
+    Running(RunningNic),
 }
 
 #[derive(Serialize)]
@@ -93,6 +127,9 @@ struct IndexedGid {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(at) = args.metrics {
+        return serve_metrics(at);
+    }
     let mut all = interfaces().context("cannot list the interfaces")?;
     let (mut real, missing) = match RdmaNic::list() {
         Ok(devices) => (devices.into_iter().map(|device| device.name).collect(), None),
@@ -111,11 +148,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             names.join(", ")
         );
     }
+    let running = running_on(&all, args.name.is_some())?;
     let real: Vec<Real> = real.into_iter().map(Real::ask).collect();
     let mut out = output::lines();
     if args.json {
         let none = missing.map(|missing| Entry::NoRnics { rnic: (), devices: [], missing });
         let entries = all.iter().map(entry).chain(real.iter().map(Real::entry)).chain(none);
+        let running = running.iter().map(|nic| Entry::Running(nic.into()));
+        let entries = entries.chain(running);
         serde_json::to_writer_pretty(&mut out, &entries.collect::<Vec<Entry>>())?;
         writeln!(out)?;
         return Ok(ExitCode::SUCCESS);
@@ -135,6 +175,37 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     if let Some(reason) = missing {
         writeln!(out, "\nverbs: unavailable: {reason}")?;
+    }
+    for nic in &running {
+        writeln!(out)?;
+        running::describe(nic, &mut out)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the soft NICs that run, or only those with an address of these interfaces.
+fn running_on(interfaces: &[Interface], is_named: bool) -> Result<Vec<NicStatus>> {
+    let gids: Vec<Gid> = interfaces.iter().flat_map(Interface::gids).collect();
+    let Published { mut nics, silent, unasked, .. } =
+        published().context("cannot list the NICs that run")?;
+    if silent > 0 {
+        let nics = counted(silent as u64, "NIC");
+        remark(&format!("{nics} did not answer in time: the program is stopped, or busy"));
+    }
+    if unasked > 0 {
+        let sockets = counted(unasked as u64, "status socket");
+        remark(&format!("{sockets} not asked: 512 of this user are, and 64 of each other user"));
+    }
+    nics.retain(|nic| !is_named || running::is_at(nic, &gids));
+    Ok(nics)
+}
+
+fn serve_metrics(at: SocketAddr) -> Result<ExitCode> {
+    let stopped = interrupt::catch()?;
+    let address = metrics_server::start(at, metrics::RunningNics)?;
+    remark(&format!("metrics at http://{address}/metrics"));
+    while !stopped.load(Ordering::SeqCst) {
+        std::thread::sleep(INTERRUPT_CHECK);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -262,7 +333,7 @@ fn offers(interface: &Interface) -> Vec<Offer> {
             } else {
                 at.open(Some(&interface.name))
                     .err()
-                    .map(|error| format!("{:#}", anyhow::Error::new(error)))
+                    .map(|error| output::chain(&anyhow::Error::new(error)))
             };
             Offer { spec: Spec::Soft(at), missing }
         })
