@@ -3,18 +3,16 @@
 //! enumerations and flags of `roce::verbs`.
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
-#[path = "common/needs.rs"]
-#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
-mod needs;
-#[path = "common/process.rs"]
-mod process;
+mod common;
+use common::needs;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io::Write as _;
 use std::process::Stdio;
 
-use process::Command;
+use common::process::Command;
+use common::tmp::Folder;
 use roce::cm::EventKind;
 use roce::ibverbs::{
     Layout, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, RDMA_PS_TCP, VERBS_ABI_IS_EXTENDED, table,
@@ -173,9 +171,8 @@ fn preprocessed() -> Option<String> {
 
 /// Compiles and runs a program that prints one number a question.
 fn ask(questions: &[Question]) -> BTreeMap<String, i128> {
-    let directory = std::env::temp_dir().join(format!("roce-abi-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    let (source, program) = (directory.join("abi.c"), directory.join("abi"));
+    let folder = Folder::new("abi");
+    let (source, program) = (folder.path().join("abi.c"), folder.path().join("abi"));
     let mut c = format!("{HEADERS}int main(void) {{\n");
     for question in questions {
         writeln!(c, "\tprintf(\"%lld\\n\", {}); // {}", question.c, question.about).unwrap();
@@ -186,7 +183,6 @@ fn ask(questions: &[Question]) -> BTreeMap<String, i128> {
         Command::new("cc").arg("-w").arg(&source).arg("-o").arg(&program).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let output = Command::new(&program).output().unwrap();
-    std::fs::remove_dir_all(&directory).unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let answers: Vec<i128> = text.lines().map(|line| line.parse().unwrap()).collect();
     assert_eq!(answers.len(), questions.len());

@@ -79,6 +79,7 @@ fn captured_req() -> ReqRepr {
         vendor_id: Bits::low(0),
         service_id: ServiceId(0x0000_0000_0106_1c06),
         local_ca_guid: 0x0000_00ff_fe00_0001,
+        selective_repeat: false,
         local_q_key: QKey::new(0),
         local_qpn: Qpn::new(0x11),
         responder_resources: 1,
@@ -509,7 +510,8 @@ header_tests! {
         major 0 4, minor 4 4, ip_version 8 4, source_port 16 16, source 32 128, destination 160 128,
     }
     req_fields_lie_where_the_specification_has_them: Req, 232 bytes {
-        local_comm_id 0 32, vendor_id 40 24, service_id 64 64, local_ca_guid 128 64, local_q_key 224 32,
+        local_comm_id 0 32, vendor_id 40 24, service_id 64 64, local_ca_guid 128 64, selective_repeat 223 1,
+        local_q_key 224 32,
         local_qpn 256 24, responder_resources 280 8, local_eecn 288 24, initiator_depth 312 8,
         remote_eecn 320 24, remote_cm_response_timeout 344 5, transport_service_type 349 2, flow_control 351 1,
         starting_psn 352 24, local_cm_response_timeout 376 5, retry_count 381 3, partition_key 384 16,
@@ -534,7 +536,7 @@ header_tests! {
         local_comm_id 0 32, remote_comm_id 32 32, local_q_key 64 32, local_qpn 96 24, vendor_id_h 120 8,
         local_eecn 128 24, vendor_id_m 152 8, starting_psn 160 24, vendor_id_l 184 8, responder_resources 192 8,
         initiator_depth 200 8, target_ack_delay 208 5, failover_accepted 213 2, flow_control 215 1,
-        rnr_retry_count 216 3, srq 219 1, local_ca_guid 224 64, private_data 288 1568,
+        rnr_retry_count 216 3, srq 219 1, selective_repeat 223 1, local_ca_guid 224 64, private_data 288 1568,
     }
     rtu_fields_lie_where_the_specification_has_them: Rtu, 232 bytes {
         local_comm_id 0 32, remote_comm_id 32 32, private_data 64 1792,

@@ -1,19 +1,15 @@
 //! Scenarios on soft devices, as a library and as a command.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::Arc;
 
 mod common;
-#[path = "common/loopback.rs"]
-mod loopback;
-use common::command::roce;
+use common::command::{Server, roce};
+use common::loopback::{device, loopback};
 use common::netns::{Host, in_namespace, meet_v4, wire_with_bump};
-use common::process::{Child, Command};
-use loopback::{device, loopback};
+use common::tmp::Scratch;
 use roce::conform::agent::Agent;
 use roce::conform::diff::Subject;
 use roce::conform::judge::{Judge, Pair, Reference, Verdict};
@@ -23,31 +19,6 @@ use roce::link::{Link, Sender, cable, udp};
 use roce::nic::SoftNic;
 use roce::time::Instant;
 use roce::wire::{Batch, Gid, ICRC_ROOM};
-
-/// A file that is gone when the test is.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str, text: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("roce-conform-{}-{name}", std::process::id()));
-        std::fs::write(&path, text).unwrap();
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-
-    fn text(&self) -> String {
-        std::fs::read_to_string(&self.0).unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
 
 /// Runs a command: exit status, standard output, standard error.
 fn conform(args: &[&str]) -> (i32, String, String) {
@@ -222,26 +193,11 @@ reason = "It was repaired."
     );
 }
 
-/// A process that ends with the test.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn two_processes_play_over_tcp() {
     let (at, own) = (loopback(73, 1).to_string(), device(73, 2));
-    let mut server = Command::new(env!("CARGO_BIN_EXE_roce"));
-    let server = server.args(["conform", "serve", "-d", &format!("udp:{at}"), "-p", "0"]);
-    let mut server = Server(server.stderr(Stdio::piped()).spawn().unwrap());
-    let mut said = BufReader::new(server.0.stderr.take().unwrap()).lines();
-    let line = said.next().unwrap().unwrap();
-    let port = line.rsplit_once(' ').unwrap().1;
-    let here = ["-d", &own, "-p", port, &at];
+    let server = Server::run(&["conform", "serve"], loopback(73, 1), &[], &[]);
+    let here = ["-d", &own, "-p", &server.port.to_string(), &at];
     let some = ["--filter", "*mtu=1024", "--filter", "lost/*", "--filter", "window/*"];
     let (status, out, err) = conform(&[&here[..], &some].concat());
     assert_eq!(status, 0, "{out}{err}");
@@ -259,6 +215,7 @@ fn what_cannot_be_run_is_said_with_the_cure() {
     for (args, message) in [
         (&["--filter", "no such"][..], "`roce conform --list` lists them"),
         (&["-d", &device], "--peer DEVICE"),
+        (&["-d", &device, "--peer", &device, "-x", "9"], "-x: "),
         (&["-d", &device, "-p", "1", "127.0.0.1"], "roce conform serve -d DEVICE -p 1"),
         (&["127.0.0.1"], "-d DEVICE is needed"),
         (&["--scenario", "/nonexistent/x.toml"], "cannot read /nonexistent/x.toml"),
@@ -267,7 +224,7 @@ fn what_cannot_be_run_is_said_with_the_cure() {
         assert_eq!(status, 2, "{args:?}: {out}{err}");
         assert!(err.contains(message), "{args:?}: {err}");
     }
-    let file = Scratch::new("sound.toml", &WRONG.replace("\"write\"", "\"rite\""));
+    let file = Scratch::new("sound.toml", WRONG.replace("\"write\"", "\"rite\""));
     let (status, _, err) = conform(&["--scenario", file.path()]);
     assert_eq!(status, 2);
     assert!(

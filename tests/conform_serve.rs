@@ -1,56 +1,27 @@
 //! `roce conform serve` with clients that mean no good, and runs of `roce conform` that end early.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-#[path = "common/loopback.rs"]
-mod loopback;
-#[path = "common/process.rs"]
-mod process;
+mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use loopback::{device, loopback};
-use process::{Child, Command};
+use common::command::{self, LONG, command, roce};
+use common::loopback::{device, loopback};
+use common::process::Child;
+use common::tmp::Scratch;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// Time limit of any step on a machine that is busy.
-const LONG: Duration = Duration::from_secs(60);
-
-/// A server that ends with the test, and what it says.
-struct Server {
-    child: Child,
-    address: Ipv4Addr,
-    port: u16,
-    said: Receiver<Vec<u8>>,
-}
+/// A server that ends with the test.
+struct Server(command::Server);
 
 impl Server {
-    fn start(device: &str) -> Self {
-        Self::start_with(device, &[])
-    }
-
-    fn start_with(device: &str, args: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-        command.args(["conform", "serve", "-d", device, "-p", "0"]).args(args);
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        stderr.read_line(&mut line).unwrap();
-        let port = line.trim().rsplit_once(' ').unwrap().1.parse().unwrap();
-        let address = device.strip_prefix("udp:").unwrap().parse().unwrap();
-        let at = format!("on {address}, TCP port");
-        assert!(line.contains(&at), "it listens where its device is: {line}");
-        let (sender, said) = channel();
-        std::thread::spawn(move || {
-            let mut all = Vec::new();
-            let _ = stderr.read_to_end(&mut all);
-            let _ = sender.send(all);
-        });
-        Self { child, address, port, said }
+    /// Starts one at a host of net 74.
+    fn start(host: u8) -> Self {
+        Self(serve(74, host, &[]))
     }
 
     fn connect(&self) -> Client {
@@ -58,7 +29,7 @@ impl Server {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
         let socket = socket.unwrap();
         socket.bind(&SocketAddr::from((client_address(), 0)).into()).unwrap();
-        socket.connect(&SocketAddr::from((self.address, self.port)).into()).unwrap();
+        socket.connect(&self.0.socket_address().into()).unwrap();
         let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(LONG)).unwrap();
         stream.set_write_timeout(Some(LONG)).unwrap();
@@ -77,23 +48,25 @@ impl Server {
 
     /// Returns the number of its threads.
     fn threads(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().count()
+        self.0.process.count("task")
     }
 
     /// Ends it, and returns what it said.
     fn end(mut self) -> String {
-        assert!(self.child.try_wait().unwrap().is_none(), "it still runs");
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        String::from_utf8(self.said.recv_timeout(LONG).unwrap()).unwrap()
+        let process = &mut self.0.process;
+        assert!(process.child.try_wait().unwrap().is_none(), "it still runs");
+        process.child.kill().unwrap();
+        process.end()
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts a server at an address of its own, where it listens.
+fn serve(net: u8, host: u8, args: &[&str]) -> command::Server {
+    let address = loopback(net, host);
+    let server = command::Server::run(&["conform", "serve"], address, args, &[]);
+    let said = server.process.said();
+    assert!(said.contains(&format!("on {address}, TCP port")), "it listens where it is: {said}");
+    server
 }
 
 /// A client that says what it likes.
@@ -171,12 +144,12 @@ fn reach(last: u8, len: u64) -> Value {
 
 /// `roce conform` as an honest client.
 fn conform(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_roce")).arg("conform").args(args).output().unwrap()
+    roce(&[&["conform"], args].concat())
 }
 
 #[test]
 fn honest_client_succeeds_while_strangers_abuse_the_server() {
-    let server = Server::start(&device(74, 1));
+    let server = Server::start(1);
     // Garbage, escapes, what is no UTF-8, and lines that never end.
     for bytes in [
         &b"\x1b]0;owned\x07\x1b[2J\n"[..],
@@ -201,7 +174,7 @@ fn honest_client_succeeds_while_strangers_abuse_the_server() {
     holder.say(&json!("ready"));
     while holder.hear() != json!("ready") {}
     silent.extend((0..40).map(|_| server.connect()));
-    let port = server.port.to_string();
+    let port = server.0.port.to_string();
     let args =
         ["-d", &device(74, 2), "-p", &port, &loopback(74, 1).to_string(), "--filter", "write/*"];
     let output = conform(&args);
@@ -220,7 +193,7 @@ fn honest_client_succeeds_while_strangers_abuse_the_server() {
 /// takes no time from the one that has the device.
 #[test]
 fn client_that_is_gone_does_not_wait_for_the_device() {
-    let server = Server::start(&device(74, 3));
+    let server = Server::start(3);
     let begin = |client: &mut Client| {
         let steps = json!({"steps": [{"responder": "sleep", "ms": 50_000}], "limit": 60});
         client.say(&json!({"begin": {"instance": instance(&steps), "play": "responder"}}));
@@ -336,18 +309,10 @@ steps = [{ requester = "sleep", ms = 60000 }]
 
 /// Runs scenarios that take long, does something when the first is done, and returns how that ends:
 /// its status, its JUnit report and what it said.
-fn stopped_run(
-    name: &str,
-    args: &[&str],
-    stop: impl FnOnce(&Child),
-) -> (Option<i32>, String, String, String) {
-    let dir = std::env::temp_dir().join(format!("roce-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
-    let (file, junit) = (dir.join("slow.toml"), dir.join("junit.xml"));
-    std::fs::write(&file, SLOW).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-    command.args(["conform", "-v", "--scenario", file.to_str().unwrap()]);
-    command.args(["--junit", junit.to_str().unwrap()]).args(args);
+fn stopped_run(args: &[&str], stop: impl FnOnce(&Child)) -> (Option<i32>, String, String, String) {
+    let (file, junit) = (Scratch::new("slow.toml", SLOW), Scratch::name("junit.xml"));
+    let mut command = command(&["conform", "-v", "--scenario", file.path()]);
+    command.args(["--junit", junit.path()]).args(args);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap());
     let mut shown = String::new();
@@ -358,14 +323,13 @@ fn stopped_run(
     let mut errors = String::new();
     child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
     let status = child.wait().unwrap().code();
-    let xml = std::fs::read_to_string(&junit).unwrap_or_default();
-    std::fs::remove_dir_all(&dir).unwrap();
+    let xml = std::fs::read_to_string(junit.path()).unwrap_or_default();
     (status, shown, errors, xml)
 }
 
 #[test]
 fn interrupted_run_reports_what_there_is() {
-    let (status, shown, errors, xml) = stopped_run("interrupted", &[], |child| {
+    let (status, shown, errors, xml) = stopped_run(&[], |child| {
         child.signal(Signal::INT);
     });
     assert_eq!(status, Some(130), "{shown}{errors}");
@@ -380,11 +344,11 @@ fn interrupted_run_reports_what_there_is() {
 
 #[test]
 fn run_whose_peer_dies_reports_what_there_is() {
-    let server = Server::start(&device(75, 1));
+    let server = serve(75, 1, &[]);
     let port = server.port.to_string();
     let args =
         ["-d", &device(75, 2), "-p", &port, &loopback(75, 1).to_string(), "--role", "requester"];
-    let (status, shown, errors, xml) = stopped_run("dead-peer", &args, |_| drop(server));
+    let (status, shown, errors, xml) = stopped_run(&args, |_| drop(server));
     assert_eq!(status, Some(2), "{shown}{errors}");
     assert!(shown.contains("1 scenario: 1 agreed,"), "{shown}");
     assert!(
@@ -407,8 +371,9 @@ fn unwritable_report_is_refused_before_the_run() {
 /// A fault that is never injected: what the scenario is about did not happen.
 #[test]
 fn fault_that_never_matches_fails_its_scenario() {
-    let path = std::env::temp_dir().join(format!("roce-fault-{}.toml", std::process::id()));
-    let text = r#"
+    let file = Scratch::new(
+        "fault.toml",
+        r#"
 [[scenario]]
 name = "never"
 about = "The packet that is to be lost is never sent."
@@ -420,10 +385,9 @@ faults = [
 ]
 expect.requester = [{ opcode = "rdma_write" }]
 expect.memory = ["responder 0..size = requester 0"]
-"#;
-    std::fs::write(&path, text).unwrap();
-    let output = conform(&["--scenario", path.to_str().unwrap()]);
-    std::fs::remove_file(&path).unwrap();
+"#,
+    );
+    let output = conform(&["--scenario", file.path()]);
     let shown = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{shown}");
     assert!(
@@ -435,7 +399,7 @@ expect.memory = ["responder 0..size = requester 0"]
 
 #[test]
 fn connection_manager_connects_the_queue_pairs_of_scenarios() {
-    let server = Server::start_with(&device(79, 1), &["-R"]);
+    let server = serve(79, 1, &["-R"]);
     let port = server.port.to_string();
     let filters = ["--filter", "error/recv-*", "--filter", "ud/send", "--filter", "lost/*"];
     let run = |args: &[&str]| {

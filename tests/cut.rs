@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
-use common::command::{roce, stdout};
+use common::command::{command, roce, stdout};
 use common::process::{Child, Command};
 use common::testdata;
 use common::tmp::Scratch;
@@ -23,7 +23,7 @@ fn pcap(times: &[u64]) -> Vec<u8> {
 
 #[test]
 fn several_captures_are_merged_by_time() {
-    let (a, b) = (Scratch::new("a.pcap", &pcap(&[1, 5])), Scratch::new("b.pcap", &pcap(&[2, 4])));
+    let (a, b) = (Scratch::new("a.pcap", pcap(&[1, 5])), Scratch::new("b.pcap", pcap(&[2, 4])));
     let fields = ["-e", "frame.number", "-e", "frame.time_epoch", "-e", "frame.file"];
     let args: Vec<_> = ["decode", a.path(), b.path()].into_iter().chain(fields).collect();
     let expected: String = [(1, a.path()), (2, b.path()), (4, b.path()), (5, a.path())]
@@ -69,7 +69,7 @@ fn text(bytes: Vec<u8>) -> String {
 
 #[test]
 fn damaged_record_is_skipped_and_named() {
-    let file = Scratch::new("damaged.pcap", &damaged(24));
+    let file = Scratch::new("damaged.pcap", damaged(24));
     let output = roce(&["decode", file.path()]);
     let err = text(output.stderr);
     assert_eq!(output.status.code(), Some(1), "{err}");
@@ -264,19 +264,25 @@ fn merged_captures_keep_their_interfaces() {
 
 #[test]
 fn outputs_that_would_destroy_something_are_refused() {
-    let input = Scratch::new("in.pcap", &std::fs::read(capture("rxe_cm.pcap")).unwrap());
+    let input = Scratch::new("in.pcap", std::fs::read(capture("rxe_cm.pcap")).unwrap());
     let notes = Scratch::new("notes.pcap", b"not a capture");
     let refused = |args: &[&str], reason: &str| {
-        let output = roce(&[&["decode"], args].concat());
+        let output = roce(args);
         let err = text(output.stderr);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {err}");
         assert!(err.contains(reason), "{args:?}: {err}");
     };
-    refused(&["-w", input.path(), input.path()], "which is read; choose another name");
-    refused(&["-w", notes.path(), input.path()], "is no capture");
-    refused(&["-w", "/nowhere/out.pcap", input.path()], "-w /nowhere/out.pcap");
-    refused(&["-w", "out.pcap.gz", input.path()], "compress it");
-    refused(&["-w", "out.pcap", "--json", input.path()], "cannot be used with");
+    let read = "which is read; choose another name";
+    refused(&["decode", "-w", input.path(), input.path()], read);
+    refused(&["decode", "-w", notes.path(), input.path()], "is no capture");
+    refused(&["decode", "-w", "/nowhere/out.pcap", input.path()], "-w /nowhere/out.pcap");
+    refused(&["decode", "-w", "out.pcap.gz", input.path()], "compress it");
+    refused(&["decode", "-w", "out.pcap", "--json", input.path()], "cannot be used with");
+    refused(&["flows", "--html", input.path(), input.path()], read);
+    refused(&["flows", "--html", input.path(), &capture("rxe_lossy.pcap")], "is a capture");
+    refused(&["flows", "--html", "-", input.path()], "name a file");
+    refused(&["replay", "--junit", input.path(), input.path()], read);
+    refused(&["replay", "--write", input.path(), input.path()], read);
     assert_eq!(std::fs::read(notes.as_path()).unwrap(), b"not a capture");
     assert_eq!(stdout(&["decode", input.path()]).lines().count(), 182);
 }
@@ -313,11 +319,7 @@ fn packets_know_their_connection_and_why_they_were_retransmitted() {
 #[test]
 fn connections_of_a_pipe_are_refused_with_the_cure() {
     let file = std::fs::File::open(capture("rxe_cm.pcap")).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_roce"))
-        .args(["decode", "-Y", "roce.flow == 1", "-"])
-        .stdin(file)
-        .output()
-        .unwrap();
+    let output = command(&["decode", "-Y", "roce.flow == 1", "-"]).stdin(file).output().unwrap();
     let err = text(output.stderr);
     assert_eq!(output.status.code(), Some(2), "{err}");
     assert!(err.contains("write it to a file"), "{err}");
@@ -330,8 +332,7 @@ fn interrupt(child: &Child) {
 
 /// A run that reads a pipe, which stays open.
 fn following(args: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_roce"))
-        .args(args)
+    command(args)
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())

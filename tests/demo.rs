@@ -4,15 +4,15 @@
 use std::collections::BTreeSet;
 
 mod common;
-use common::command::{roce, stdout};
-use common::process::Command;
+use common::command::{command, roce, stdout};
+use common::tmp::{Folder, Scratch};
 use roce::capture;
 use roce::wire::{Frame, IcrcVerdict, ROCE_PORT, Service};
 
 #[test]
 fn the_demo_shows_every_operation_and_keeps_its_packets() {
-    let path = std::env::temp_dir().join(format!("roce-demo-{}.pcapng", std::process::id()));
-    let shown = stdout(&["demo", "--pcap", path.to_str().unwrap()]);
+    let file = Scratch::name("demo.pcapng");
+    let shown = stdout(&["demo", "--pcap", file.path()]);
     for opcode in [
         "SEND",
         "SEND_WITH_IMM",
@@ -32,7 +32,7 @@ fn the_demo_shows_every_operation_and_keeps_its_packets() {
     for outcome in ["remote access error", "retry counter exceeded", "Flushed", "RNR "] {
         assert!(shown.contains(outcome), "{outcome} is not shown");
     }
-    let mut capture = capture::open(&path).unwrap();
+    let mut capture = capture::open(file.as_path()).unwrap();
     let (mut packets, mut services, mut last) = (0, BTreeSet::new(), None);
     while let Some(record) = capture.next().unwrap() {
         assert!(record.time >= last, "packet {} is older than the one before it", packets + 1);
@@ -43,7 +43,6 @@ fn the_demo_shows_every_operation_and_keeps_its_packets() {
         services.insert(format!("{service:?}"));
         packets += 1;
     }
-    std::fs::remove_file(&path).unwrap();
     assert_eq!(
         packets,
         shown.lines().filter(|line| line.contains("A ──► B") || line.contains("A ◄── B")).count()
@@ -127,10 +126,7 @@ fn demo_of_queues_counts_what_the_queues_did() {
 
 #[test]
 fn two_demos_run_side_by_side() {
-    let start = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-        command.arg("demo").stdout(std::process::Stdio::null()).spawn().unwrap()
-    };
+    let start = || command(&["demo"]).stdout(std::process::Stdio::null()).spawn().unwrap();
     let (mut first, mut second) = (start(), start());
     assert!(first.wait().unwrap().success() && second.wait().unwrap().success());
 }
@@ -145,12 +141,9 @@ fn devices_are_listed_with_what_is_missing() {
     assert_eq!((&lo["active"], &lo["rdma_mtu"]), (&true.into(), &4096.into()));
     assert_eq!(lo["gids"][0], "::ffff:127.0.0.1");
     // A directory where a library is sought first, with something in it that is none.
-    let empty = std::env::temp_dir().join(format!("roce-no-verbs-{}", std::process::id()));
-    std::fs::create_dir_all(&empty).unwrap();
-    std::fs::write(empty.join("libibverbs.so.1"), "no library").unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-    let output = command.arg("devices").env("LD_LIBRARY_PATH", &empty).output().unwrap();
-    std::fs::remove_dir_all(&empty).unwrap();
+    let empty = Folder::new("no-verbs");
+    std::fs::write(empty.path().join("libibverbs.so.1"), "no library").unwrap();
+    let output = command(&["devices"]).env("LD_LIBRARY_PATH", empty.path()).output().unwrap();
     let listed = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && listed.contains("verbs: unavailable: "), "{listed}");
     assert!(listed.contains("libibverbs.so.1") && listed.contains("libibverbs1"), "{listed}");
@@ -161,11 +154,8 @@ fn devices_are_listed_with_what_is_missing() {
 
 #[test]
 fn demo_does_not_overwrite_a_file_that_is_no_capture() {
-    let path = std::env::temp_dir().join(format!("roce-demo-notes-{}", std::process::id()));
-    std::fs::write(&path, "notes").unwrap();
-    let output = roce(&["demo", "--pcap", path.to_str().unwrap()]);
-    let kept = std::fs::read(&path).unwrap();
-    std::fs::remove_file(&path).unwrap();
-    assert_eq!((output.status.code(), kept.as_slice()), (Some(2), &b"notes"[..]));
+    let notes = Scratch::new("notes", "notes");
+    let output = roce(&["demo", "--pcap", notes.path()]);
+    assert_eq!((output.status.code(), notes.text().as_str()), (Some(2), "notes"));
     assert!(String::from_utf8(output.stderr).unwrap().contains("is no capture"));
 }

@@ -4,42 +4,18 @@
 //! calls.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use netns::{in_namespace, ip};
-use process::Command;
+use common::command::command;
+use common::netns::{in_namespace, ip};
+use common::tmp::Folder;
 use serde_json::Value;
 
-#[path = "common/needs.rs"]
-#[allow(unreachable_pub, reason = "shared by several tests")]
-mod needs;
-#[path = "common/netns.rs"]
-#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
-mod netns;
-#[path = "common/process.rs"]
-mod process;
-
-/// A folder of a test's own, which is removed with it.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("roce-doctor-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+mod common;
 
 /// A diagnosis: the exit status and the findings.
 fn diagnose(library: &Path) -> (i32, Vec<Value>) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-    let output = command.args(["doctor", "--json"]).env("ROCE_LIBRARY", library).output().unwrap();
+    let output = command(&["doctor", "--json"]).env("ROCE_LIBRARY", library).output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let status = output.status.code().unwrap();
     assert_eq!(report["can_run"].as_bool().unwrap(), status == 0, "{report}");
@@ -70,8 +46,8 @@ fn every_problem_has_a_cure() {
 #[test]
 fn libraries_that_cannot_be_used_are_failures() {
     let folder = Folder::new("library");
-    let file = folder.0.join("libibverbs.so.1");
-    let (status, findings) = diagnose(&folder.0);
+    let file = folder.path().join("libibverbs.so.1");
+    let (status, findings) = diagnose(folder.path());
     assert_eq!(status, 1);
     find(&findings, "library", "there is no libibverbs.so.1");
     for (bytes, text) in [
@@ -79,13 +55,13 @@ fn libraries_that_cannot_be_used_are_failures() {
         ("\x7fELF roce libibverbs over soft NICs, version 9.9.9\0", "is of roce 9.9.9"),
     ] {
         std::fs::write(&file, bytes).unwrap();
-        let (status, findings) = diagnose(&folder.0);
+        let (status, findings) = diagnose(folder.path());
         assert_eq!((status, &find(&findings, "library", text)["status"]), (1, &"failure".into()));
     }
     // It has the right mark and version, and is no library.
     let ours = concat!("roce libibverbs over soft NICs, version ", env!("CARGO_PKG_VERSION"), "\0");
     std::fs::write(&file, format!("\x7fELF {ours}")).unwrap();
-    let (status, findings) = diagnose(&folder.0);
+    let (status, findings) = diagnose(folder.path());
     assert_eq!(status, 1);
     find(&findings, "library", "cannot be loaded");
 }

@@ -2,14 +2,14 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::{Output, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
 
 mod common;
-use common::process::Command;
+use common::command::{command, stdout};
+use common::tmp::Scratch;
 use common::{assert_golden, testdata};
 
 fn capture(name: &str) -> String {
@@ -19,13 +19,8 @@ fn capture(name: &str) -> String {
 
 /// A run in a terminal of so many columns.
 fn flows(columns: &str, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_roce"))
-        .arg("flows")
-        .args(args)
-        .env("COLUMNS", columns)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .unwrap()
+    let mut command = command(&[&["flows"], args].concat());
+    command.env("COLUMNS", columns).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap()
 }
 
 /// Returns the output of a run with findings.
@@ -41,26 +36,6 @@ fn refused(args: &[&str]) -> String {
     let output = flows("80", args);
     assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
     String::from_utf8(output.stderr).unwrap()
-}
-
-/// A file that is gone when the test is.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let file = format!("roce-flows-{}-{name}", std::process::id());
-        Self(std::env::temp_dir().join(file))
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 #[test]
@@ -88,12 +63,7 @@ fn frames_of_findings_are_shown_by_the_commands_beside_them() {
     assert!(commands.len() >= 3, "{text}");
     for command in commands {
         let (filter, file) = command.split_once("' ").unwrap();
-        let shown = common::command::stdout(&[
-            "decode",
-            "-Y",
-            filter,
-            testdata("..").join(file).to_str().unwrap(),
-        ]);
+        let shown = stdout(&["decode", "-Y", filter, testdata("..").join(file).to_str().unwrap()]);
         let frames = filter.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty());
         assert_eq!(shown.lines().count(), frames.count(), "{filter}");
     }
@@ -118,7 +88,7 @@ fn full_ladder_shows_every_packet_of_the_connection_once() {
         .filter_map(|line| line.chars().skip(20).take(6).collect::<String>().trim().parse().ok())
         .collect();
     frames.dedup();
-    let summary = common::command::stdout(&[
+    let summary = stdout(&[
         "decode",
         "-e",
         "frame.number",
@@ -169,7 +139,7 @@ fn exit_status_tells_whether_something_was_found() {
 
 #[test]
 fn unreadable_files_give_errors_and_no_report() {
-    let (text, page) = (Scratch::new("text.pcap"), Scratch::new("nothing.html"));
+    let (text, page) = (Scratch::name("text.pcap"), Scratch::name("nothing.html"));
     std::fs::write(text.path(), "no capture").unwrap();
     for args in [&["/nonexistent.pcap"][..], &["--json", text.path()], &["testdata"]] {
         let output = flows("80", &[args, &["--html", page.path()]].concat());
@@ -202,7 +172,7 @@ fn capture_without_roce_says_where_it_was_looked_for() {
         "{errors}"
     );
     assert!(said(&["-Y", "ip.addr == 192.0.2.77", &file]).contains("no frame passes the filter"));
-    let header = Scratch::new("header.pcap");
+    let header = Scratch::name("header.pcap");
     let bytes = std::fs::read(testdata("captures").join("rxe_cm.pcap")).unwrap();
     std::fs::write(header.path(), &bytes[..24]).unwrap();
     assert!(said(&[header.path()]).contains("there are no frames"));
@@ -228,8 +198,7 @@ fn selection_that_does_not_work_says_why() {
     assert!(refused(&["-q", "0x777777", &file]).contains("no connection matches"));
     assert!(refused(&["-q", "10.9.0.1", &file]).contains("choose one, as in -q#"));
     assert!(refused(&["-q", "nonsense", &file]).contains("neither a queue pair"));
-    let output = Command::new(env!("CARGO_BIN_EXE_roce"))
-        .args(["flows", "-q#1", "-"])
+    let output = command(&["flows", "-q#1", "-"])
         .stdin(std::fs::File::open(testdata("captures").join("rxe_lossy.pcap")).unwrap())
         .output()
         .unwrap();
@@ -239,13 +208,13 @@ fn selection_that_does_not_work_says_why() {
 
 #[test]
 fn page_is_self_contained_and_escapes_names() {
-    let page = Scratch::new("page.html");
-    let name = Scratch::new("<script>alert(1)<!--.pcap");
-    std::fs::copy(testdata("captures").join("rxe_lossy.pcap"), &name.0).unwrap();
+    let page = Scratch::name("page.html");
+    let name = Scratch::name("<script>alert(1)<!--.pcap");
+    std::fs::copy(testdata("captures").join("rxe_lossy.pcap"), name.path()).unwrap();
     let output = flows("80", &["--html", page.path(), name.path()]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = String::from_utf8(output.stderr).unwrap();
-    let html = std::fs::read_to_string(&page.0).unwrap();
+    let html = std::fs::read_to_string(page.path()).unwrap();
     assert!(said.contains(&format!("({} bytes)", html.len())), "{said}");
     assert!(html.contains("default-src 'none'; script-src 'sha256-"));
     assert!(!html.contains("<script>alert") && html.contains("&lt;script&gt;alert(1)"));
@@ -258,8 +227,7 @@ fn page_is_self_contained_and_escapes_names() {
 
 #[test]
 fn ctrl_c_prints_what_was_found_so_far() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_roce"))
-        .args(["flows", "--json", "-"])
+    let mut child = command(&["flows", "--json", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -247,7 +247,7 @@ fn drops_that_a_capture_reports_are_told() {
         writer.write(id, frame.time, frame.len, &frame.data).unwrap();
     }
     writer.close(7).unwrap();
-    let file = Scratch::new("drops.pcapng", &writer.into_inner());
+    let file = Scratch::new("drops.pcapng", writer.into_inner());
     for command in ["flows", "replay"] {
         let text = stdout(&[command, file.path()]);
         assert!(text.contains("The capture says that it dropped 7 frames."), "{text}");

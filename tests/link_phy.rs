@@ -17,13 +17,11 @@ use roce::verbs::{Access, Connect, Endpoint};
 use socket2::{Domain, Protocol, Socket, Type};
 
 mod common;
-#[path = "common/example.rs"]
-#[allow(dead_code, reason = "this test has no wrong arguments")]
-mod example_program;
+use common::command::{command, stdout};
+use common::example::example;
 use common::netns::{in_namespace, ip};
-use common::process;
 use common::process::Command;
-use example_program::example;
+use common::tmp::Scratch;
 
 /// The device, and the addresses of the kernel's end and of the NIC.
 const TAP: &str = "tap:tap0@10.9.0.2/24+fd09::2/64";
@@ -180,15 +178,11 @@ fn faults_and_captures_work_around_the_link() {
     with_tap!("faults_and_captures_work_around_the_link", || {
         make_tap();
         let faults = "loss=5%,dup=5%,reorder=5%,seed=7".parse().unwrap();
-        let capture = std::env::temp_dir().join(format!("roce-phy-{}.pcapng", std::process::id()));
-        let file = std::fs::File::create(&capture).unwrap();
+        let capture = Scratch::name("phy.pcapng");
+        let file = std::fs::File::create(capture.path()).unwrap();
         let tapped = tap::tap(open(TAP), file, roce::time::Instant::ZERO).unwrap();
         talk(fault::inject(tapped, &faults), open("udp:10.9.0.1"), 0, 0);
-        let roce = env!("CARGO_BIN_EXE_roce");
-        let mut decode = Command::new(roce);
-        let summary = decode.args(["decode", "--summary"]).arg(&capture).output().unwrap();
-        let text = String::from_utf8(summary.stdout).unwrap();
-        let _ = std::fs::remove_file(&capture);
+        let text = stdout(&["decode", "--summary", capture.path()]);
         assert!(text.contains("10.9.0.2") && !text.contains("bad ICRC"), "{text}");
     });
 }
@@ -197,9 +191,9 @@ fn faults_and_captures_work_around_the_link() {
 fn scenarios_agree_between_the_nic_and_a_socket() {
     with_tap!("scenarios_agree_between_the_nic_and_a_socket", || {
         make_tap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-        command.args(["conform", "-d", "tap:tap0@10.9.0.2/24", "--peer", "udp:10.9.0.1"]);
-        let output = command.deadline(Duration::from_secs(500)).output().unwrap();
+        let mut conform =
+            command(&["conform", "-d", "tap:tap0@10.9.0.2/24", "--peer", "udp:10.9.0.1"]);
+        let output = conform.deadline(Duration::from_secs(500)).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{text}{errors}");

@@ -25,6 +25,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 mod common;
 use common::netns::{Host, in_namespace, wire};
 use common::process::Command;
+use common::tmp::Scratch;
 
 fn now() -> Instant {
     static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
@@ -595,21 +596,20 @@ fn the_loopback_interface_has_no_hardware_addresses() {
 fn a_tap_around_a_raw_link_writes_what_is_on_the_wire() {
     in_namespace(|| {
         let (a, b) = wire(1500);
-        let file = std::env::temp_dir().join(format!("roce-tap-{}.pcapng", std::process::id()));
-        let sink = std::io::BufWriter::new(std::fs::File::create(&file).unwrap());
+        let file = Scratch::name("tap.pcapng");
+        let sink = std::io::BufWriter::new(std::fs::File::create(file.path()).unwrap());
         let (here, mut there) = (open(&a), open_with(&b, |config| config.frames = 1000));
         let mut here = tap::tap(here, sink, Instant::ZERO).unwrap();
         send(&mut *here.sender, &path(a.v4, b.v4), &message());
         let arrived = receive(&mut *there.receiver, 200);
         drop(here);
-        let mut reader = roce::capture::open(&file).unwrap();
+        let mut reader = roce::capture::open(file.as_path()).unwrap();
         let mut seen = Vec::new();
         while let Some(record) = reader.next().unwrap() {
             let frame = Frame::parse(record.link, record.data, ROCE_PORT);
             assert_eq!((frame.icrc(), frame.error()), (Some(IcrcVerdict::Ok), None));
             seen.push((id_of(&frame, a.v4).unwrap(), frame.packet().unwrap().bytes().to_vec()));
         }
-        std::fs::remove_file(&file).unwrap();
         let id = |at: &Arrived| u16::from_be_bytes([at.network[4], at.network[5]]);
         let arrived: Vec<_> = arrived.iter().map(|at| (id(at), at.packet.clone())).collect();
         assert_eq!(seen, arrived);

@@ -2,8 +2,6 @@
 //! at.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-#[path = "common/loopback.rs"]
-mod addresses;
 mod common;
 
 use std::collections::BTreeSet;
@@ -109,7 +107,7 @@ fn taken(link: &Link, name: &str) -> u64 {
 
 /// Loopback addresses that no other test uses.
 fn loopback(test: u8) -> (Ipv4Addr, Ipv4Addr) {
-    (addresses::loopback(test, 1), addresses::loopback(test, 2))
+    (common::loopback::loopback(test, 1), common::loopback::loopback(test, 2))
 }
 
 #[test]

@@ -18,6 +18,7 @@ use roce::nic::SoftNic;
 use roce::verbs::{Access, Connect, Endpoint};
 
 mod common;
+use common::command::{command, roce};
 use common::needs;
 use common::netns::{Host, wire_of};
 use common::process::{Child, Command};
@@ -222,9 +223,8 @@ fn interface_with_another_program_is_refused_and_the_program_named() {
 /// A server of the command on the left side.
 fn serve(left: &Host) -> Child {
     left.run(|| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-        let command = command.args(["serve", "-d", "xdp:left"]);
-        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+        let mut serve = command(&["serve", "-d", "xdp:left"]);
+        serve.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     })
 }
 
@@ -237,13 +237,8 @@ fn killed_server_leaves_nothing_behind_and_can_be_started_again() {
         let deadline = Instant::now() + MAX;
         loop {
             let output = right.run(|| {
-                let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-                let to = left.v4.to_string();
-                let from = format!("udp:{}", right.v4);
-                command
-                    .args(["bench", "send", "lat", "-n", "100", "-d", &from, &to])
-                    .output()
-                    .unwrap()
+                let (from, to) = (format!("udp:{}", right.v4), left.v4.to_string());
+                roce(&["bench", "send", "lat", "-n", "100", "-d", &from, &to])
             });
             if output.status.success() {
                 break;
@@ -268,9 +263,7 @@ fn scenarios_agree_between_xdp_and_udp() {
     let test = "scenarios_agree_between_xdp_and_udp";
     let Some((left, right)) = wire_with(test, 1500, 1) else { return };
     let mut server = left.run(|| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-        let command = command.args(["conform", "serve", "-d", "xdp:left"]);
-        command.stderr(Stdio::null()).spawn().unwrap()
+        command(&["conform", "serve", "-d", "xdp:left"]).stderr(Stdio::null()).spawn().unwrap()
     });
     let deadline = Instant::now() + MAX;
     while right.run(|| TcpStream::connect((left.v4, 18516)).is_err()) {
@@ -278,10 +271,8 @@ fn scenarios_agree_between_xdp_and_udp() {
         std::thread::sleep(Duration::from_millis(20));
     }
     let output = right.run(|| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
         let (from, to) = (format!("udp:{}", right.v4), left.v4.to_string());
-        let command = command.args(["conform", "-d", &from, &to]);
-        command.deadline(Duration::from_secs(500)).output().unwrap()
+        command(&["conform", "-d", &from, &to]).deadline(Duration::from_secs(500)).output().unwrap()
     });
     server.kill().unwrap();
     server.wait().unwrap();

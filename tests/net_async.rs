@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
-#[path = "common/loopback.rs"]
-mod loopback;
+mod common;
 
-use loopback::{device, loopback};
+use common::loopback::{device, loopback};
 use roce::net::asynchronous::{Connection, Listener};
 use roce::net::{Config, Endpoint, Error};
 

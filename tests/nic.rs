@@ -14,10 +14,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use roce::device::{Channel, Device};
-use roce::engine::{AsyncEvent, Counter, CqHandle, MrHandle, Notify, PdHandle, QpHandle};
+use roce::engine::{AsyncEvent, Config, Counter, CqHandle, MrHandle, Notify, PdHandle, QpHandle};
 use roce::link::{Link, Receiver, Sender, cable};
 use roce::memory::Buffer;
 use roce::nic::SoftNic;
+use roce::nic::status::published;
 use roce::time::Instant;
 use roce::verbs::{
     Access, AckTimeout, Connect, CreateError, Data, Errno, EventType, PostError, QpState, QpType,
@@ -91,9 +92,13 @@ fn pair_of(kind: QpType, how: &Connect) -> (Side, Side) {
     let (a, b) = cable(a, b).unwrap();
     let (a, b) = (SoftNic::start(a).unwrap(), SoftNic::start(b).unwrap());
     let (a, b) = (Side::new(a, kind), Side::new(b, kind));
+    connect(&a, &b, how);
+    (a, b)
+}
+
+fn connect(a: &Side, b: &Side, how: &Connect) {
     a.nic.connect(a.qp, &b.nic.endpoint(b.qp).unwrap(), how).unwrap();
     b.nic.connect(b.qp, &a.nic.endpoint(a.qp).unwrap(), how).unwrap();
-    (a, b)
 }
 
 fn pair() -> (Side, Side) {
@@ -171,6 +176,28 @@ fn send_after_busy_polling_needs_no_further_poll() {
         assert!(b.sleep_for_completion().is_success());
         assert!(a.nic.wait_cq(a.cq).unwrap().is_success());
     }
+}
+
+#[test]
+fn first_send_of_a_busy_poller_goes_out_before_its_next_poll() {
+    const ROUNDS: usize = 50;
+    let (a, b) = pair();
+    let mut wc = [Wc::default()];
+    let sent_at_once = (0..ROUNDS).filter(|_| {
+        b.recv(0, 64);
+        for _ in 0..500 {
+            assert_eq!(a.nic.poll_cq(a.cq, &mut wc), 0);
+        }
+        let before = a.nic.counters().get(Counter::Sent);
+        a.send(1, SEND, 8);
+        let is_sent = a.nic.counters().get(Counter::Sent) > before;
+        assert!(a.nic.wait_cq(a.cq).unwrap().is_success());
+        assert!(b.nic.wait_cq(b.cq).unwrap().is_success());
+        is_sent
+    });
+    // Now and then another thread is sending just then.
+    let count = sent_at_once.count();
+    assert!(count > ROUNDS / 2, "{count} of {ROUNDS}");
 }
 
 #[test]
@@ -340,6 +367,32 @@ fn access_error_raises_an_async_event_on_the_responder() {
     assert_eq!(wc.status, WcStatus::RemAccessErr);
     let event = b.nic.async_events().wait(TIMEOUT).unwrap();
     assert_eq!(event, Some(AsyncEvent::Qp(EventType::QpAccessErr, b.qp)));
+}
+
+#[test]
+fn published_status_has_counters_and_rates() {
+    let [a, b] = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
+    let (a, b) = cable(a, b).unwrap();
+    let fixed = |config: &mut Config| config.congestion = "fixed:2G".parse().unwrap();
+    let (a, b) = (SoftNic::start_with(a, fixed).unwrap(), SoftNic::start(b).unwrap());
+    let (a, b) = (Side::new(a, QpType::Rc), Side::new(b, QpType::Rc));
+    connect(&a, &b, &Connect::default());
+    let name = format!("status test of {}", std::process::id());
+    a.nic.publish_status(&name).unwrap();
+    b.recv(1, 64);
+    a.send(2, SEND, 64);
+    assert!(a.nic.wait_cq(a.cq).unwrap().is_success());
+    let own = || published().unwrap().nics.into_iter().find(|nic| nic.device == name);
+    let status = own().unwrap();
+    assert_eq!(status.pid, std::process::id());
+    assert_eq!(status.gids, a.nic.gids());
+    assert_eq!(status.qps, 1);
+    let [rate] = status.controlled[..] else { panic!("{status:?}") };
+    assert_eq!((Some(rate.qpn), rate.state.rate), (a.nic.qp_number(a.qp), 2_000_000_000));
+    let sent = status.counters.iter().find(|(name, _)| name == "sent_pkts");
+    assert_eq!(sent.map(|(_, count)| *count), Some(a.nic.counters().get(Counter::Sent)));
+    drop(a);
+    assert_eq!(own(), None);
 }
 
 #[test]

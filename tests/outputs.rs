@@ -3,16 +3,17 @@
 #![cfg(feature = "cli")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "common/process.rs"]
-mod process;
+mod common;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use process::{Child, Command};
+use common::command::{Server, text};
+use common::loopback::loopback;
+use common::process::{Child, Command};
+use common::tmp;
 use roce::capture::{self, Reader};
 use rustix::process::Signal;
 
@@ -20,41 +21,26 @@ const ROCE: &str = env!("CARGO_BIN_EXE_roce");
 const CAPTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/captures/rxe_cm.pcap");
 const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/captures/vectors.pcap");
 
-/// A directory that is gone when the test is.
-struct Folder(PathBuf);
+/// A folder that is gone when the test is.
+struct Folder(tmp::Folder);
 
 impl Folder {
     fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("roce-outputs-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
+        Self(tmp::Folder::new("outputs"))
     }
 
     fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.0.path().join(name)
     }
 
     /// The names of all files, hidden ones too.
     fn names(&self) -> Vec<String> {
-        let names = fs::read_dir(&self.0).unwrap();
+        let names = fs::read_dir(self.0.path()).unwrap();
         let mut names: Vec<_> =
             names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Runs the command behind a line of shell, in which `"$@"` is the command.
@@ -185,39 +171,12 @@ const PRINTERS: &[&[&str]] = &[
     &["--version"],
 ];
 
-/// A server on loopback, until it is dropped.
-struct Server {
-    _child: Child,
-    /// Address and TCP port.
-    host: String,
-}
-
 /// Token of servers that probe others for a mesh.
 const TOKEN: &str = "correct-horse-battery";
 
-impl Server {
-    /// Starts a server at an address of this run.
-    fn start(number: u8) -> Self {
-        let run = std::process::id() % 0xff00;
-        let address = format!("127.{}.{}.{number}", 1 + run / 256 % 250, run % 256);
-        let mut command = Command::new(ROCE);
-        command.args(["serve", "-p", "0", "-d", &format!("udp:{address}")]);
-        let mut child = command.env("ROCE_TOKEN", TOKEN).stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let port = lines.find_map(|line| {
-            let line = line.unwrap();
-            let (_, at) = line.split_once("TCP port ")?;
-            Some(at.split(' ').next().unwrap().to_owned())
-        });
-        // What else it says is read, so that it can say it.
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { _child: child, host: format!("{address}:{}", port.unwrap()) }
-    }
-
-    /// Returns the address and the TCP port, apart.
-    fn parts(&self) -> (&str, &str) {
-        self.host.split_once(':').unwrap()
-    }
+/// A server at an address of this run.
+fn serve(host: u8) -> Server {
+    Server::start(loopback(0, host), &[], &[("ROCE_TOKEN", TOKEN)])
 }
 
 /// Commands that print what they measure: with a server at `HOST` and `PORT`, and two for a mesh.
@@ -231,14 +190,13 @@ const MEASURERS: &[&[&str]] = &[
 ];
 
 /// Returns the arguments of a command that measures.
-fn with_servers<'a>(args: &[&'a str], first: &'a Server, second: &'a Server) -> Vec<&'a str> {
-    let (address, port) = first.parts();
-    let place = |arg: &&'a str| match *arg {
-        "HOST" => address,
-        "PORT" => port,
-        "FIRST" => &first.host,
-        "SECOND" => &second.host,
-        other => other,
+fn with_servers(args: &[&str], first: &Server, second: &Server) -> Vec<String> {
+    let place = |arg: &&str| match *arg {
+        "HOST" => first.address.to_string(),
+        "PORT" => first.port.to_string(),
+        "FIRST" => first.socket_address().to_string(),
+        "SECOND" => second.socket_address().to_string(),
+        other => other.to_owned(),
     };
     args.iter().map(place).collect()
 }
@@ -246,7 +204,7 @@ fn with_servers<'a>(args: &[&'a str], first: &'a Server, second: &'a Server) -> 
 /// Asserts that a command fails once, and says why, if its standard output is full or closed.
 fn assert_unwritable_output_is_an_error(args: &[&str]) {
     for (line, reason) in [
-        ("exec \"$@\" >/dev/full", "No space left on device"),
+        ("exec \"$@\" >/dev/full", "standard output: No space left on device"),
         ("exec \"$@\" >&-", "standard output is closed"),
     ] {
         let output = shell(line, args);
@@ -282,9 +240,10 @@ fn reader_that_goes_away_is_no_error() {
 
 #[test]
 fn measurements_that_cannot_be_written_are_an_error() {
-    let (first, second) = (Server::start(1), Server::start(2));
+    let (first, second) = (serve(1), serve(2));
     for args in MEASURERS {
         let args = with_servers(args, &first, &second);
+        let args: Vec<_> = args.iter().map(String::as_str).collect();
         assert_unwritable_output_is_an_error(&args);
         assert_closed_pipe_is_no_error(&args);
     }

@@ -5,102 +5,43 @@
     reason = "a test that cannot go on fails, and waits no longer than so"
 )]
 
-use std::io::{BufRead, BufReader, Read, Write};
+mod common;
+
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Output, Stdio};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use process::{Child, Command};
-use requests::first_line;
+use common::command::{LONG, Running, Server, command};
+use common::loopback::loopback;
+use common::process::Command;
+use common::requests::{self, first_line};
+use common::tmp::Scratch;
 use roce::control::Protocol;
 use rustix::process::Signal;
 use serde_json::{Value, json as value};
 
-/// Time limit of any step on a machine under load.
-const LONG: Duration = Duration::from_secs(60);
-
-/// Output of a program, while it runs.
-#[derive(Clone, Default)]
-struct Said(Arc<Mutex<String>>);
-
-impl Said {
-    fn of(from: impl Read + Send + 'static) -> Self {
-        let (said, mut from) = (Self::default(), BufReader::new(from));
-        let keep = said.clone();
-        std::thread::spawn(move || {
-            let mut line = String::new();
-            while from.read_line(&mut line).is_ok_and(|count| count > 0) {
-                keep.0.lock().unwrap().push_str(&line);
-                line.clear();
-            }
-        });
-        said
-    }
-
-    fn text(&self) -> String {
-        self.0.lock().unwrap().clone()
-    }
-
-    fn wait_for(&self, what: &str) -> String {
-        const PAUSE: Duration = Duration::from_millis(20);
-        for _ in 0..LONG.as_millis() / PAUSE.as_millis() {
-            if self.text().contains(what) {
-                return self.text();
-            }
-            std::thread::sleep(PAUSE);
-        }
-        panic!("'{what}' was not said, but: {}", self.text());
-    }
-}
-
 /// An address of this run.
 fn address(host: u8) -> String {
-    loopback::loopback(0, host).to_string()
+    loopback(0, host).to_string()
 }
 
-struct Server {
-    child: Child,
-    address: String,
-    port: u16,
-    said: Said,
-}
-
-impl Server {
-    /// `host` tells the servers of this file apart; any port will do if it is 0.
-    fn start(host: u8, port: u16, token: Option<&str>) -> Self {
-        let address = address(host);
-        let mut child = Command::new(env!("CARGO_BIN_EXE_roce"))
-            .args(["serve", "-d", &format!("udp:{address}"), "-p", &port.to_string()])
-            .env_remove("ROCE_TOKEN")
-            .envs(token.map(|token| ("ROCE_TOKEN", token)))
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let said = Said::of(child.stderr.take().unwrap());
-        let first = said.wait_for("TCP port ");
-        let (_, at) = first.split_once("TCP port ").unwrap();
-        let port = at.split(' ').next().unwrap().trim().parse().unwrap();
-        Self { child, address, port, said }
-    }
-
-    fn at(&self) -> String {
-        format!("{}:{}", self.address, self.port)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts a server; `host` tells those of this file apart.
+fn serve(host: u8, token: Option<&str>) -> Server {
+    let env: Vec<_> = token.map(|token| ("ROCE_TOKEN", token)).into_iter().collect();
+    Server::start(loopback(0, host), &[], &env)
 }
 
 fn roce(args: &[&str], token: Option<&str>) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-    command.args(args).env_remove("ROCE_TOKEN").envs(token.map(|token| ("ROCE_TOKEN", token)));
+    let mut command = command(args);
+    command.envs(token.map(|token| ("ROCE_TOKEN", token)));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// `roce ping` of a server.
+fn ping_server(server: &Server, args: &[&str]) -> Output {
+    ping(&server.address.to_string(), server.port, args)
 }
 
 fn ping(to: &str, port: u16, args: &[&str]) -> Output {
@@ -114,9 +55,9 @@ fn json(output: &Output) -> Value {
 
 #[test]
 fn probes_are_answered_on_every_path_with_all_times() {
-    let server = Server::start(1, 0, None);
+    let server = serve(1, None);
     let args = ["-c", "6", "-i", "0.01", "-W", "30", "--paths", "3", "--json"];
-    let output = ping(&server.address, server.port, &args);
+    let output = ping_server(&server, &args);
     let report = json(&output);
     assert_eq!(output.status.code(), Some(0), "{report:#}");
     assert_eq!(
@@ -140,13 +81,13 @@ fn probes_are_answered_on_every_path_with_all_times() {
             assert!(report[times]["p99"].as_f64().is_some(), "{report:#}");
         }
     }
-    server.said.wait_for("6 probes answered");
+    server.process.wait_for("6 probes answered");
 }
 
 #[test]
 fn each_probe_is_a_line_and_the_summary_follows() {
-    let server = Server::start(2, 0, None);
-    let output = ping(&server.address, server.port, &["-c", "2", "-i", "0.01", "-W", "30"]);
+    let server = serve(2, None);
+    let output = ping_server(&server, &["-c", "2", "-i", "0.01", "-W", "30"]);
     let text = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(output.status.code(), Some(0), "{text}");
@@ -158,7 +99,7 @@ fn each_probe_is_a_line_and_the_summary_follows() {
     }
     assert_eq!(lines[2], format!("--- {} probe statistics ---", server.address));
     assert!(lines[3].starts_with("2 probes, 2 answered, 0.0 % lost"), "{text}");
-    let quiet = ping(&server.address, server.port, &["-c", "1", "-W", "30", "-q"]);
+    let quiet = ping_server(&server, &["-c", "1", "-W", "30", "-q"]);
     assert!(quiet.stdout.starts_with(b"--- "));
 }
 
@@ -209,37 +150,35 @@ fn server_that_is_not_there_is_an_error_with_the_cure() {
 
 #[test]
 fn prober_goes_on_after_a_restart_of_the_server_and_ctrl_c_prints_the_summary() {
-    let server = Server::start(5, 0, None);
-    let (address, port) = (server.address.clone(), server.port);
-    let mut child =
-        roce(&["ping", &address, "-p", &port.to_string(), "-i", "0.05", "--json"], None)
-            .spawn()
-            .unwrap();
-    let said = Said::of(child.stderr.take().unwrap());
+    let server = serve(5, None);
+    let (address, port) = (server.address.to_string(), server.port.to_string());
+    let ping = ["ping", &address, "-p", &port, "-i", "0.05", "--json"];
+    let mut prober = Running::start(&mut roce(&ping, None));
     // Both runs of the server answer something.
     std::thread::sleep(Duration::from_millis(300));
     drop(server);
-    said.wait_for("the server is gone");
-    let server = Server::start(5, port, None);
-    said.wait_for("the server is back");
+    prober.wait_for("the server is gone");
+    let device = format!("udp:{address}");
+    let server = Running::start(&mut command(&["serve", "-d", &device, "-p", &port]));
+    prober.wait_for("the server is back");
     std::thread::sleep(Duration::from_millis(300));
-    child.signal(Signal::INT);
+    prober.child.signal(Signal::INT);
     let mut report = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut report).unwrap();
+    prober.child.stdout.take().unwrap().read_to_string(&mut report).unwrap();
     let report: Value = serde_json::from_str(&report).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0), "{report:#}");
+    assert_eq!(prober.child.wait().unwrap().code(), Some(0), "{report:#}");
     assert!(report["answered"].as_u64().unwrap() > 0, "{report:#}");
-    server.said.wait_for("probes answered");
+    server.wait_for("probes answered");
 }
 
 /// Sends an opening; returns all that the server answers.
 fn ask(server: &Server, text: &str) -> String {
-    requests::ask(TcpStream::connect(server.at()).unwrap(), text)
+    requests::ask(server.connect(), text)
 }
 
 #[test]
 fn stranger_cannot_direct_probes_or_answers_at_others() {
-    let server = Server::start(6, 0, None);
+    let server = serve(6, None);
     let answer =
         ask(&server, &(first_line(Protocol::Ping) + &requests::ping("::ffff:192.0.2.1", 0x11, 10)));
     assert!(answer.contains("error the queue pairs are on 192.0.2.1"), "{answer}");
@@ -248,14 +187,14 @@ fn stranger_cannot_direct_probes_or_answers_at_others() {
     let answer = ask(&server, &opening);
     assert!(answer.contains("only for clients that know its token"), "{answer}");
     // With a token, only after the proof of it.
-    let server = Server::start(7, 0, Some("a secret of tests"));
+    let server = serve(7, Some("a secret of tests"));
     let answer = ask(&server, &format!("{opening}proof 00\n"));
     assert!(answer.contains("does not prove the token"), "{answer}");
 }
 
 #[test]
 fn senseless_requests_are_refused() {
-    let server = Server::start(8, 0, None);
+    let server = serve(8, None);
     for (hello, word) in [
         (requests::ping("::1", 0x100_0000, 10), "at most 24 bits"),
         (requests::ping("ff02::1", 1, 10), "no address of a host"),
@@ -270,13 +209,13 @@ fn senseless_requests_are_refused() {
 #[test]
 fn hosts_of_a_mesh_probe_each_other() {
     let token = Some("a secret of tests");
-    let servers = [11, 12, 13].map(|host| Server::start(host, 0, token));
-    let hosts = servers.each_ref().map(Server::at);
-    let page = std::env::temp_dir().join(format!("roce-mesh-{}.html", std::process::id()));
+    let servers = [11, 12, 13].map(|host| serve(host, token));
+    let hosts = servers.each_ref().map(|server| server.socket_address().to_string());
+    let page = Scratch::name("mesh.html");
     let output = roce(&["mesh", "-c", "3", "--paths", "2", "-W", "30", "--json"], token)
         .args(&hosts)
         .arg("--html")
-        .arg(&page)
+        .arg(page.path())
         .output()
         .unwrap();
     let report = json(&output);
@@ -289,22 +228,22 @@ fn hosts_of_a_mesh_probe_each_other() {
     let cells = report["cells"].as_array().unwrap();
     assert_eq!(cells.len(), 3 * 2 * 2, "{report:#}");
     assert!(cells.iter().all(|cell| cell["answered"] == 3), "{report:#}");
-    let html = std::fs::read_to_string(&page).unwrap();
-    std::fs::remove_file(&page).unwrap();
+    let html = page.text();
     assert!(
         hosts.iter().all(|host| html.contains(host.as_str())) && html.contains("class=\"map\"")
     );
     for server in &servers {
-        server.said.wait_for("probed 2 servers on 2 paths each");
+        server.process.wait_for("probed 2 servers on 2 paths each");
     }
 }
 
 #[test]
 fn host_of_a_mesh_that_is_down_is_named() {
     let token = Some("a secret of tests");
-    let up = Server::start(14, 0, token);
+    let up = serve(14, token);
+    let at = up.socket_address().to_string();
     let down = format!("{}:1", address(15));
-    let output = roce(&["mesh", "-c", "1", &up.at(), &down], token).output().unwrap();
+    let output = roce(&["mesh", "-c", "1", &at, &down], token).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
     let line = format!("dead host {down}: it did not probe: cannot connect");
@@ -313,11 +252,8 @@ fn host_of_a_mesh_that_is_down_is_named() {
     assert!(text.contains("; 1 of 1 host could not probe it either"), "{text}");
     // Where no host is up, there is no map of nothing, and no praise.
     let others = format!("{}:1", address(16));
-    let pairs = std::env::temp_dir().join(format!("roce-pairs-{}.txt", std::process::id()));
-    std::fs::write(&pairs, format!("{down} {others} # both are down\n")).unwrap();
-    let output = roce(&["mesh", "-c", "1", "--pairs", pairs.to_str().unwrap()], token).output();
-    std::fs::remove_file(&pairs).unwrap();
-    let output = output.unwrap();
+    let pairs = Scratch::new("pairs.txt", format!("{down} {others} # both are down\n"));
+    let output = roce(&["mesh", "-c", "1", "--pairs", pairs.path()], token).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(
@@ -326,17 +262,11 @@ fn host_of_a_mesh_that_is_down_is_named() {
     );
     assert!(!text.contains("best pair") && !text.contains("no findings"), "{text}");
     // Without the token nothing is probed.
-    let output = roce(&["mesh", "-c", "1", &up.at(), &down], None).output().unwrap();
+    let output = roce(&["mesh", "-c", "1", &at, &down], None).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("the server wants a token"), "{text}");
 }
 
-#[path = "common/loopback.rs"]
-mod loopback;
-#[path = "common/process.rs"]
-mod process;
-#[path = "common/requests.rs"]
-mod requests;
 #[path = "../examples/ud_probe.rs"]
 #[allow(dead_code, reason = "its main is for a command line")]
 mod ud_probe;

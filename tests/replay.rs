@@ -6,23 +6,19 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod common;
 #[path = "common/fleet.rs"]
 #[allow(dead_code, reason = "others use the rest")]
 mod fleet;
-#[path = "common/process.rs"]
-mod process;
-#[path = "common/tmp.rs"]
-#[allow(dead_code, unreachable_pub, reason = "others use the rest")]
-mod tmp;
 
 use std::net::Ipv4Addr;
 
-use process::Command;
+use common::command::roce;
+use common::tmp::Scratch;
 use roce::capture::PcapWriter;
 use roce::replay::{Counts, Options, ReplayReport, Style, Undecided, replay_capture};
 use roce::time::Instant;
 use roce::wire::{BthRepr, Gid, ICRC_ROOM, LinkType, Opcode, Path, Psn, Qpn};
-use tmp::Scratch;
 
 /// The hand-made connection manager of a capture.
 const RAW_PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
@@ -89,10 +85,7 @@ fn captures_of_other_devices_agree() {
 
 #[test]
 fn files_that_cannot_be_read_give_errors_and_no_report() {
-    let roce = Command::new(env!("CARGO_BIN_EXE_roce"))
-        .args(["replay", "Cargo.toml", "there/is/no/such.pcap"])
-        .output()
-        .unwrap();
+    let roce = roce(&["replay", "Cargo.toml", "there/is/no/such.pcap"]);
     assert_eq!(roce.status.code(), Some(2));
     assert!(roce.stdout.is_empty(), "{}", String::from_utf8_lossy(&roce.stdout));
     assert_eq!(String::from_utf8(roce.stderr).unwrap().lines().count(), 2);
@@ -103,11 +96,8 @@ const PCAP: [u8; 24] =
     [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
 
 /// Returns the output of `roce replay` for a capture without packets to judge.
-fn hint_for(name: &str, capture: &[u8]) -> String {
-    let path = std::env::temp_dir().join(format!("roce-replay-{name}-{}.pcap", std::process::id()));
-    std::fs::write(&path, capture).unwrap();
-    let roce = Command::new(env!("CARGO_BIN_EXE_roce")).arg("replay").arg(&path).output().unwrap();
-    std::fs::remove_file(&path).unwrap();
+fn hint_for(capture: &[u8]) -> String {
+    let roce = roce(&["replay", Scratch::new("replay.pcap", capture).path()]);
     assert_eq!(roce.status.code(), Some(0));
     assert!(roce.stdout.is_empty(), "{}", String::from_utf8_lossy(&roce.stdout));
     String::from_utf8(roce.stderr).unwrap()
@@ -115,7 +105,7 @@ fn hint_for(name: &str, capture: &[u8]) -> String {
 
 #[test]
 fn capture_without_roce_is_named_with_what_to_check() {
-    let hint = hint_for("empty", &PCAP);
+    let hint = hint_for(&PCAP);
     assert!(hint.contains("no RoCE packet found in 0 frames"), "{hint}");
     assert!(hint.contains("UDP port 4791"), "{hint}");
 }
@@ -128,20 +118,18 @@ fn capture_cut_before_the_transport_header_is_named_as_such() {
     capture.extend([0, 0, 0, 0, 0, 0, 0, 0, 34, 0, 0, 0, 100, 0, 0, 0]);
     capture.extend([2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
     capture.extend([0x45, 0, 0, 86, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-    let hint = hint_for("cut", &capture);
+    let hint = hint_for(&capture);
     assert!(hint.contains("no RoCE packet found in 1 frames: 1 of them are cut"), "{hint}");
 }
 
 /// Returns the output of `roce replay`.
 fn printed(arguments: &[&str]) -> String {
-    let roce =
-        Command::new(env!("CARGO_BIN_EXE_roce")).arg("replay").args(arguments).output().unwrap();
-    String::from_utf8(roce.stdout).unwrap()
+    String::from_utf8(roce(&[&["replay"], arguments].concat()).stdout).unwrap()
 }
 
 #[test]
 fn verdicts_and_their_order_do_not_depend_on_the_number_of_threads() {
-    let fleet = Scratch::new("fleet.pcapng", &fleet::capture(500));
+    let fleet = Scratch::new("fleet.pcapng", fleet::capture(500));
     let ours = |name: &str| format!("testdata/captures/{name}.pcap");
     let one = [fleet.path().to_owned(), ours("rxe_all_ops"), ours("rxe_lossy"), ours("rxe_cm")];
     let several = one.clone();

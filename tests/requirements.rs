@@ -10,10 +10,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use tree::{ROOT, files_under};
+use common::tree::{ROOT, files_under};
 
-#[path = "common/tree.rs"]
-mod tree;
+mod common;
 
 /// Location of a citation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

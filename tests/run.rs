@@ -6,21 +6,13 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
-use loopback::{device, loopback};
-use netns::in_namespace;
-use process::{Child, Command};
+use common::command::{command, text};
+use common::loopback::{device, loopback};
+use common::netns::in_namespace;
+use common::process::{Child, Command};
 use rustix::process::Signal;
 
-#[path = "common/loopback.rs"]
-mod loopback;
-#[path = "common/needs.rs"]
-#[allow(unreachable_pub, reason = "shared by several tests")]
-mod needs;
-#[path = "common/netns.rs"]
-#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
-mod netns;
-#[path = "common/process.rs"]
-mod process;
+mod common;
 
 /// Bytes by which `roce run` recognizes its library, and its version.
 const OURS: &str = concat!(
@@ -40,9 +32,15 @@ impl Place {
         Self(path)
     }
 
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = command(&[&["run"], args].concat());
+        command.env("ROCE_LIBRARY", &self.0);
+        command
+    }
+
     fn run(&self, args: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-        command.arg("run").args(args).env("ROCE_LIBRARY", &self.0).env("ROCE_FAULT", "left over");
+        let mut command = self.command(args);
+        command.env("ROCE_FAULT", "left over");
         command.env_remove("LD_LIBRARY_PATH").output().unwrap()
     }
 }
@@ -51,10 +49,6 @@ impl Drop for Place {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
 }
 
 #[test]
@@ -80,10 +74,9 @@ fn files_are_in_shared_memory_without_a_temporary_directory_and_unknown_forms_ar
     let place = Place::new("unwritable");
     std::fs::write(place.0.join("libroce-files.so"), b"").unwrap();
     let run = |form: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-        command.args(["run", "--device", &device(4, 12), "sh", "-c", "echo $ROCE_TREE"]);
-        command.env("ROCE_LIBRARY", &place.0).env("TMPDIR", "/nonexistent");
-        command.env("ROCE_FILES", form).output().unwrap()
+        let args = ["--device", &device(4, 12), "sh", "-c", "echo $ROCE_TREE"];
+        let mut command = place.command(&args);
+        command.env("TMPDIR", "/nonexistent").env("ROCE_FILES", form).output().unwrap()
     };
     let output = run("preload");
     assert!(text(&output.stdout).starts_with("/dev/shm/roce-files-"), "{output:?}");
@@ -101,8 +94,7 @@ fn the_library_is_preloaded_before_others_and_behind_what_redirects_files() {
     let place = Place::new("files");
     let files = place.0.join("libroce-files.so");
     std::fs::write(&files, b"").unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-    command.args(["run", "--device", &device(4, 6), "/usr/bin/env"]).env("ROCE_LIBRARY", &place.0);
+    let mut command = place.command(&["--device", &device(4, 6), "/usr/bin/env"]);
     command.env("LD_PRELOAD", "/no/other.so").env("ASAN_OPTIONS", "detect_leaks=0");
     command.env("ROCE_FILES", "preload");
     let lines = text(&command.output().unwrap().stdout);
@@ -116,6 +108,17 @@ fn the_library_is_preloaded_before_others_and_behind_what_redirects_files() {
     ] {
         assert!(lines.lines().any(|other| other == line), "{line} is not in {lines}");
     }
+}
+
+#[test]
+fn empty_variables_are_as_none() {
+    let place = Place::new("empty");
+    let names = ["ROCE_CC", "ROCE_RECOVERY", "ROCE_RECEIVE", "ROCE_PATHS"];
+    let output =
+        place.command(&["/usr/bin/env"]).envs(names.map(|name| (name, ""))).output().unwrap();
+    let lines = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(!lines.lines().any(|line| names.iter().any(|it| line.starts_with(it))), "{lines}");
 }
 
 #[test]
@@ -138,7 +141,12 @@ fn what_cannot_be_run_is_told_with_the_cure() {
     let place = Place::new("errors");
     for (args, word) in [
         (&["--device", "udp:203.0.113.77", "--", "true"][..], "--device udp:203.0.113.77: "),
-        (&["--device", "eth0", "--", "true"], "a device is udp:ADDRESS"),
+        (&["--device", "eth0", "--", "true"], "a device for a program is udp:ADDRESS"),
+        (&["--device", "soft:", "--", "true"], "nothing follows 'soft:'"),
+        (&["--device", "tap:t0@10.9.0.2/24", "--", "true"], "programs have no TAP devices"),
+        (&["--device", "verbs:mlx5_0", "--", "true"], "needs no `roce run`"),
+        (&["--device", "mlx5_0:1", "--", "true"], "no device of the kind 'mlx5_0'"),
+        (&["--cc", "fast", "--", "true"], "--cc: no congestion control is called"),
         (&["--device", "a/b=soft:lo", "--", "true"], "'a/b' is no name for a device"),
         (&["--fault", "loss=lots", "--", "true"], "loss"),
         (&["--pcap", "/no/such/directory/it", "--", "true"], "--pcap /no/such/directory/it"),
@@ -197,8 +205,7 @@ fn program_that_is_nowhere_is_not_found_whatever_path_has() {
     let place = Place::new("path");
     let name = "roce-no-such-program";
     std::fs::create_dir_all(place.0.join(name)).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-    command.args(["run", "-d", &device(4, 8), "--", name]).env("ROCE_LIBRARY", &place.0);
+    let mut command = place.command(&["-d", &device(4, 8), "--", name]);
     let output = command.env("PATH", format!("{}:/usr/bin:/bin", place.0.display())).output();
     let output = output.unwrap();
     let error = text(&output.stderr);
@@ -473,9 +480,8 @@ fn cut_capture_is_reported_and_changes_the_exit_status() {
 
 /// A program with a capture, which has printed a line.
 fn captured_program(place: &Place, script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-    command.args(["run", "--device", &device(4, 41), "--pcap"]).arg(place.0.join("it.pcapng"));
-    command.args(["--", "sh", "-c", script]).env("ROCE_LIBRARY", &place.0);
+    let mut command = place.command(&["--device", &device(4, 41), "--pcap"]);
+    command.arg(place.0.join("it.pcapng")).args(["--", "sh", "-c", script]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();

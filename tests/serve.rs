@@ -5,83 +5,36 @@
     reason = "a test that cannot go on fails, and waits no longer than so"
 )]
 
-#[path = "common/loopback.rs"]
-mod loopback;
-#[path = "common/process.rs"]
-mod process;
-#[path = "common/requests.rs"]
-mod requests;
+mod common;
 
-use process::{Child, Command};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::process::{Output, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use common::command::{self, LONG, Running, command, port_of, roce, text};
+use common::loopback::loopback;
+use common::process::{Child, Command};
+use common::requests;
 use roce::control::Protocol;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// Time limit of any step on a machine under load.
-const LONG: Duration = Duration::from_secs(60);
-
-/// A server on a loopback address of its own, and what it says.
-struct Server {
-    child: Child,
-    net: String,
-    host: u8,
-    port: u16,
-    said: Arc<Mutex<String>>,
-}
+/// A server on a loopback address of its own.
+struct Server(command::Server);
 
 impl Server {
     /// `host` tells the servers of this file apart.
     fn start(host: u8, args: &[&str], env: &[(&str, &str)]) -> Self {
-        let [first, second, third, _] = loopback::loopback(0, host).octets();
-        let net = format!("{first}.{second}.{third}");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_roce"))
-            .args(["serve", "-d", &format!("udp:{net}.{host}"), "-p", "0"])
-            .args(args)
-            .env_remove("ROCE_TOKEN")
-            .envs(env.iter().copied())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut first = String::new();
-        stderr.read_line(&mut first).unwrap();
-        let (_, at) = first.split_once("TCP port ").unwrap_or_else(|| panic!("{first}"));
-        let port = at.split(' ').next().unwrap().trim().parse().unwrap();
-        let said = Arc::new(Mutex::new(first));
-        let keep = Arc::clone(&said);
-        std::thread::spawn(move || {
-            let mut line = String::new();
-            while stderr.read_line(&mut line).is_ok_and(|count| count > 0) {
-                keep.lock().unwrap().push_str(&line);
-                line.clear();
-            }
-        });
-        Self { child, net, host, port, said }
-    }
-
-    fn address(&self) -> String {
-        format!("{}.{}", self.net, self.host)
-    }
-
-    fn socket_address(&self) -> SocketAddr {
-        format!("{}:{}", self.address(), self.port).parse().unwrap()
-    }
-
-    fn connect(&self) -> TcpStream {
-        TcpStream::connect(self.socket_address()).unwrap()
+        Self(command::Server::start(address(host), args, env))
     }
 
     /// The arguments of a client of this server.
     fn client(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-        command.arg("bench").args(args).args(["-p", &self.port.to_string(), &self.address()]);
-        command.env_remove("ROCE_TOKEN").stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (port, to) = (self.0.port.to_string(), self.0.address.to_string());
+        let mut command = command(&[&["bench"], args, &["-p", &port, &to]].concat());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
@@ -91,29 +44,25 @@ impl Server {
 
     fn succeeds(&self) {
         let output = self.bench(&["send", "bw", "-s", "64", "-n", "50"]);
-        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    }
-
-    fn descriptors(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     }
 
     fn wait_until(&self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
-        const PAUSE: Duration = Duration::from_millis(20);
-        let mut waited = Duration::ZERO;
-        while !is_so(self) {
-            assert!(waited < LONG, "{what}; it said: {}", self.said.lock().unwrap());
-            std::thread::sleep(PAUSE);
-            waited += PAUSE;
-        }
+        self.0.process.wait_until(what, |_| is_so(self));
+    }
+
+    fn descriptors(&self) -> usize {
+        self.0.process.count("fd")
+    }
+
+    fn said(&self) -> String {
+        self.0.process.said()
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Returns a loopback address of this run.
+fn address(host: u8) -> Ipv4Addr {
+    loopback(0, host)
 }
 
 fn interrupt(child: &Child) {
@@ -121,8 +70,7 @@ fn interrupt(child: &Child) {
 }
 
 /// The opening of a client that wants traffic at a GID.
-fn hello(gid: &str, extent: Value, qps: u32, tx_depth: u32) -> String {
-    let gid = gid.parse().unwrap();
+fn hello(gid: Ipv4Addr, extent: Value, qps: u32, tx_depth: u32) -> String {
     let request =
         requests::Bench { extent, qps, tx_depth, ..requests::Bench::new(gid, "send", "ud") };
     format!("{}{}\"ready\"\n", requests::first_line(Protocol::Bench), request.request())
@@ -130,39 +78,31 @@ fn hello(gid: &str, extent: Value, qps: u32, tx_depth: u32) -> String {
 
 /// Sends an opening; returns all that the server answers.
 fn ask(server: &Server, text: &str) -> String {
-    requests::ask(server.connect(), text)
+    requests::ask(server.0.connect(), text)
 }
 
 #[test]
 fn stranger_cannot_direct_traffic_at_a_third_party() {
     let server = Server::start(10, &[], &[]);
-    let third = format!("{}.99", server.net);
-    let victim = UdpSocket::bind((third.as_str(), 4791)).unwrap();
-    let answer = ask(&server, &hello(&third, json!({"seconds": 600_u64}), 1, 512));
+    let third = address(99);
+    let victim = UdpSocket::bind((third, 4791)).unwrap();
+    let answer = ask(&server, &hello(third, json!({"seconds": 600_u64}), 1, 512));
     assert!(answer.contains(&format!("error the queue pairs are on {third}")), "{answer}");
-    let pingpong = format!(
-        "0000:000011:000000:00000000000000000000ffff{:02x}{:02x}{:02x}63\0",
-        127,
-        octet(&server.net, 1),
-        octet(&server.net, 2)
-    );
+    let gid = u32::from(third);
+    let pingpong = format!("0000:000011:000000:00000000000000000000ffff{gid:08x}\0");
     ask(&server, &pingpong);
     server.wait_until("the pingpong is refused", |server| {
-        server.said.lock().unwrap().matches(&format!("are on {third}")).count() == 2
+        server.said().matches(&format!("are on {third}")).count() == 2
     });
     victim.set_nonblocking(true).unwrap();
     assert!(victim.recv(&mut [0; 64]).is_err(), "the third party has received a packet");
     server.succeeds();
 }
 
-fn octet(net: &str, at: usize) -> u8 {
-    net.split('.').nth(at).unwrap().parse().unwrap()
-}
-
 #[test]
 fn demands_beyond_the_limits_are_refused_and_named() {
     let server = Server::start(20, &["--max-duration", "60"], &[]);
-    let own = "127.0.0.1";
+    let own = Ipv4Addr::LOCALHOST;
     let answer = ask(&server, &hello(own, json!({"seconds": 61_u64}), 1, 16));
     assert!(answer.contains("at most 60 seconds"), "{answer}");
     let answer = ask(&server, &hello(own, json!({"iterations": 5_u64}), 256, 3583));
@@ -178,39 +118,37 @@ fn demands_beyond_the_limits_are_refused_and_named() {
 fn server_survives_abuse_and_gives_everything_back() {
     let server = Server::start(30, &["--max-clients", "32"], &[]);
     server.succeeds();
-    server.wait_until("the client has left", |server| {
-        server.said.lock().unwrap().contains("RC send bw")
-    });
+    server.wait_until("the client has left", |server| server.said().contains("RC send bw"));
     let descriptors = server.descriptors();
-    let own = "127.0.0.1";
+    let own = Ipv4Addr::LOCALHOST;
     // Silent clients and half-open ones, some of which have begun to speak; more than one address
     // gets.
-    let mut held: Vec<TcpStream> = (0..20).map(|_| server.connect()).collect();
+    let mut held: Vec<TcpStream> = (0..20).map(|_| server.0.connect()).collect();
     for (number, stream) in held.iter_mut().enumerate() {
         let start = ["", "roce-", "roce-bench 4 ", "0000:"][number % 4];
         let _ = stream.write_all(start.as_bytes());
     }
     // A client of another address is served meanwhile.
-    let other = format!("udp:{}.40", server.net);
+    let other = format!("udp:{}", address(40));
     let output = server.bench(&["send", "lat", "-n", "50", "-d", &other]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     drop(held);
     // Garbage, and lines without an end.
     for round in 0..40_u8 {
-        let mut stream = server.connect();
+        let mut stream = server.0.connect();
         let byte = if round % 2 == 0 { b'A' } else { round.wrapping_mul(37) };
         let _ = stream.write_all(b"roce-").and_then(|()| stream.write_all(&vec![byte; 3000]));
     }
     // Floods of whole openings, whose clients go away or fall silent.
     let mut silent = Vec::new();
     for _ in 0..60 {
-        let mut stream = server.connect();
+        let mut stream = server.0.connect();
         let _ = stream.write_all(hello(own, json!({"seconds": 3600_u64}), 8, 128).as_bytes());
         silent.push(stream);
     }
     drop(silent);
     // One that speaks a byte at a time, and ends.
-    let mut slow = server.connect();
+    let mut slow = server.0.connect();
     for byte in hello(own, json!({"iterations": 1_u64}), 1, 1).bytes().take(100) {
         if slow.write_all(&[byte]).is_err() {
             break;
@@ -227,16 +165,15 @@ fn server_survives_abuse_and_gives_everything_back() {
 #[test]
 fn shortage_of_descriptors_does_not_end_the_server() {
     let server = Server::start(50, &["--max-clients", "1000"], &[]);
-    let pid = server.child.id();
+    let pid = server.0.process.child.id();
     let few = server.descriptors() + 8;
     let limited = Command::new("prlimit")
         .args([format!("--pid={pid}"), format!("--nofile={few}:{few}")])
         .status();
     assert!(limited.unwrap().success());
-    let held: Vec<TcpStream> = (0..30).map(|_| server.connect()).collect();
-    server.wait_until("it says so", |server| {
-        server.said.lock().unwrap().contains("cannot accept clients for now")
-    });
+    let held: Vec<TcpStream> = (0..30).map(|_| server.0.connect()).collect();
+    server
+        .wait_until("it says so", |server| server.said().contains("cannot accept clients for now"));
     drop(held);
     server.wait_until("clients are served again", |server| {
         server.bench(&["send", "bw", "-s", "64", "-n", "50"]).status.code() == Some(0)
@@ -244,14 +181,65 @@ fn shortage_of_descriptors_does_not_end_the_server() {
 }
 
 #[test]
+fn wrong_options_of_nics_are_refused_before_clients_come() {
+    for (args, reason) in [
+        (&["--cc", "fast"][..], "--cc: no congestion control is called"),
+        (&["--line-rate", "quick"], "--line-rate: "),
+        (&["-d", "soft:lo", "-x", "9"], "-x: "),
+    ] {
+        let output = roce(&[&["serve", "-p", "0"], args].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+        assert!(error.contains(reason), "{args:?}: {error}");
+    }
+}
+
+#[test]
 fn server_listens_only_where_its_nic_is() {
     let server = Server::start(60, &[], &[]);
-    assert!(TcpStream::connect((format!("{}.61", server.net), server.port)).is_err());
-    assert!(TcpStream::connect(("::1", server.port)).is_err());
-    let address = server.address();
-    assert!(server.said.lock().unwrap().ends_with(&format!(" of {address}\n")));
+    assert!(TcpStream::connect((address(61), server.0.port)).is_err());
+    assert!(TcpStream::connect(("::1", server.0.port)).is_err());
+    assert!(server.said().ends_with(&format!(" of {}\n", address(60))));
     let wide = Server::start(62, &["--listen", "::"], &[]);
-    drop(TcpStream::connect((format!("{}.61", wide.net), wide.port)).unwrap());
+    drop(TcpStream::connect((address(61), wide.0.port)).unwrap());
+}
+
+#[test]
+fn devices_lists_a_nic_that_runs() {
+    let server = Server::start(31, &["--cc", "fixed:1G"], &[]);
+    let spec = format!("udp:{}", address(31));
+    let output = roce(&["devices", "--json", "lo"]);
+    let entries: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let all = entries.as_array().unwrap();
+    let nic = all.iter().find(|entry| entry["running"] == spec.as_str()).unwrap();
+    assert_eq!(nic["pid"], server.0.process.child.id());
+    assert_eq!(nic["program"], "roce");
+    assert_eq!(nic["qps"], 0);
+
+    let mut exporter = Running::start(&mut command(&["devices", "--metrics", "127.0.0.1:0"]));
+    let first = exporter.wait_for("\n");
+    let address = first.split(['/', ' ']).find(|word| word.starts_with("127.")).unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let pid = server.0.process.child.id();
+    let line = format!("roce_qps{{program=\"roce\",pid=\"{pid}\",device=\"{spec}\"}} 0\n");
+    assert!(answer.contains(&line), "{answer}");
+    interrupt(&exporter.child);
+    assert!(exporter.child.wait().unwrap().success());
+}
+
+#[test]
+fn packets_are_sprayed_only_to_a_side_that_takes_them() {
+    for (net, receive, is_sprayed) in [(32, &[][..], false), (33, &["--receive", "buffer"], true)] {
+        let server = Server::start(net, receive, &[]);
+        let output = server.bench(&["write", "bw", "--paths", "4", "-s", "64k", "-n", "200"]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{error}");
+        assert_eq!(error.contains("--paths is not used"), !is_sprayed, "{error}");
+        assert!(!error.contains("drop_wrong_source_port"), "{error}");
+    }
 }
 
 #[test]
@@ -281,22 +269,10 @@ fn token_keeps_others_out() {
 #[test]
 fn both_sides_on_one_host_take_addresses_of_their_own() {
     // Neither names a device: the server has 127.0.0.1, and the client takes the next free address.
-    let mut child = Command::new(env!("CARGO_BIN_EXE_roce"))
-        .args(["serve", "-p", "0", "--listen", "127.0.0.1"])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut first = String::new();
-    let mut stderr = BufReader::new(child.stderr.take().unwrap());
-    stderr.read_line(&mut first).unwrap();
-    let port = first.split("TCP port ").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+    let server = Running::start(&mut command(&["serve", "-p", "0", "--listen", "127.0.0.1"]));
+    let port = port_of(&server);
     // Where another NIC of this machine has 127.0.0.1, the server takes the next one as well.
-    let output = Command::new(env!("CARGO_BIN_EXE_roce"))
-        .args(["bench", "send", "lat", "-n", "50", "-p", &port, "127.0.0.1", "--any-gid"])
-        .output()
-        .unwrap();
-    let _ = child.kill();
-    let _ = child.wait();
+    let output = roce(&["bench", "send", "lat", "-n", "50", "-p", &port, "127.0.0.1", "--any-gid"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -372,10 +348,8 @@ fn unreachable_nics_are_told_apart_at_once() {
         assert!(output.status.code() == Some(2) && error.contains(word), "{args:?}: {error}");
     };
     refused(&["-d", "udp:::1"], "one is of IPv4, the other of IPv6");
-    let elsewhere = Command::new(env!("CARGO_BIN_EXE_roce"))
-        .args(["bench", "send", "bw", "-d", &format!("udp:{}.101", server.net), "192.0.2.1"])
-        .output()
-        .unwrap();
+    let device = format!("udp:{}", address(101));
+    let elsewhere = roce(&["bench", "send", "bw", "-d", &device, "192.0.2.1"]);
     let error = String::from_utf8(elsewhere.stderr).unwrap();
     assert!(
         error.contains("reaches its own host only") || error.contains("cannot be reached"),
@@ -416,7 +390,7 @@ fn connection_manager_connects_the_queue_pairs() {
         "RC write bw, 1 QP, MTU ",
     ];
     server.wait_until("it tells of its clients", |server| {
-        let said = server.said.lock().unwrap();
+        let said = server.said();
         served.iter().all(|line| said.contains(line))
     });
     let output = server.bench(&["send", "bw", "-c", "ud", "-R"]);
@@ -443,26 +417,25 @@ fn stranger_is_refused_at_the_port_of_the_connection_manager() {
     use roce::device::Device as _;
 
     let server = Server::start(122, &["-R"], &[]);
-    let own: std::net::IpAddr = format!("{}.123", server.net).parse().unwrap();
-    let link = roce::link::udp::open(&roce::link::udp::Options::new(own)).unwrap();
+    let own = address(123);
+    let link = roce::link::udp::open(&roce::link::udp::Options::new(own.into())).unwrap();
     let nic = Arc::new(roce::nic::SoftNic::start(link).unwrap());
     let (pd, cq) = (nic.create_pd().unwrap(), nic.create_cq(16).unwrap());
     let qp = nic.create_simple_qp(pd, cq, roce::verbs::QpType::Rc).unwrap();
     let manager = ConnectionManager::start(nic).unwrap();
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    socket.bind(&SocketAddr::new(own, 0).into()).unwrap();
-    socket.connect(&server.socket_address().into()).unwrap();
+    socket.bind(&SocketAddr::from((own, 0)).into()).unwrap();
+    socket.connect(&server.0.socket_address().into()).unwrap();
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(LONG)).unwrap();
-    let gid = own.to_string().parse().unwrap();
-    let hello = requests::Bench::new(gid, "send", "rc").request();
+    let hello = requests::Bench::new(own, "send", "rc").request();
     let hello = requests::first_line(Protocol::BenchByCm) + &hello;
     stream.write_all(hello.as_bytes()).unwrap();
     let lines = BufReader::new(stream.try_clone().unwrap()).lines();
     let messages = lines.filter_map(|line| serde_json::from_str::<Value>(&line.unwrap()).ok());
     let port = messages.filter_map(|message| message["rendezvous"]["port"].as_u64()).next();
     let port = u16::try_from(port.unwrap()).unwrap();
-    let at = SocketAddr::new(server.socket_address().ip(), port);
+    let at = SocketAddr::from((server.0.address, port));
     let options = Options::with_private_data(b"roce-qp\0 no key of anything");
     match manager.connect(qp, at, &options).unwrap_err() {
         Error::Refused { reason: 28, private_data } => {

@@ -3,22 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use process::Command;
+use common::process::Command;
+use common::tmp::Scratch;
+use common::tree::ROOT;
 use serde_json::Value;
-use tmp::Scratch;
-use tree::ROOT;
 
-#[path = "common/needs.rs"]
-#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
-mod needs;
-#[path = "common/process.rs"]
-mod process;
-#[path = "common/tmp.rs"]
-#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
-mod tmp;
-#[path = "common/tree.rs"]
-#[allow(dead_code, reason = "shared by several tests")]
-mod tree;
+mod common;
+use common::needs;
 
 fn read(name: &str) -> String {
     std::fs::read_to_string(format!("{ROOT}/{name}")).unwrap()

@@ -2,16 +2,13 @@
 //! skipped.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "common/needs.rs"]
-#[allow(unreachable_pub, reason = "shared by several tests")]
-mod needs;
-#[path = "common/process.rs"]
-mod process;
+mod common;
+use common::needs;
 
 use std::env;
 use std::process::Output;
 
-use process::Command;
+use common::process::Command;
 
 /// Runs the test below in a process of its own, on a machine without any program.
 fn run_without_programs(require: &str) -> Output {

@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tree::{ROOT, files_under};
+use common::tree::{ROOT, files_under};
 
-#[path = "common/tree.rs"]
-mod tree;
+mod common;
 
 /// A room of the library: a row of the table in `src/lib.rs`.
 #[derive(Debug)]

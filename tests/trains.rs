@@ -257,7 +257,7 @@ fn packets_before_the_cut_of_a_train_are_found_and_the_rest_is_named() {
     let mut writer = PcapWriter::new(Vec::new(), LinkType::RAW).unwrap();
     let len = u32::try_from(frame.len()).unwrap();
     writer.write(Instant::from_nanos(1), len, &frame[..captured]).unwrap();
-    let file = Scratch::new("cut-train.pcap", &writer.into_inner());
+    let file = Scratch::new("cut-train.pcap", writer.into_inner());
     let summary = stdout(&["decode", "--summary", file.path()]);
     let text = "1 frame held 3 packets: segmentation offload; 2 more were cut off";
     assert!(summary.contains(text), "{summary}");

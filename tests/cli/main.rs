@@ -11,13 +11,11 @@ mod cores;
 
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../common/loopback.rs"]
-mod loopback;
-use common::command::{roce, stdout};
-use common::process::{Child, Command};
-use common::tmp::Scratch;
+use common::command::{Server, roce, stdout};
+use common::loopback::{device, loopback};
+use common::process::Command;
+use common::tmp::{Folder, Scratch};
 use common::{assert_golden, testdata};
-use loopback::{device, loopback};
 
 /// Returns standard output and standard error of a run that fails in part.
 fn failure(args: &[&str]) -> (String, String) {
@@ -229,7 +227,7 @@ fn one_bad_file_does_not_hide_the_others() {
 
 #[test]
 fn packets_cut_by_the_snap_length_have_no_verdict() {
-    let snapped = Scratch::new("snap.pcap", &snap(Path::new(&capture("rxe_all_ops.pcap")), 70));
+    let snapped = Scratch::new("snap.pcap", snap(Path::new(&capture("rxe_all_ops.pcap")), 70));
     let text =
         stdout(&["decode", "-Y", "roce", "-e", "frame.len", "-e", "roce.icrc", snapped.path()]);
     let mut absent = 0;
@@ -318,11 +316,11 @@ fn other_spellings_of_options_are_hidden_aliases() {
 
 #[test]
 fn man_pages_are_written_into_a_directory_that_is_created() {
-    let dir = std::env::temp_dir().join(format!("roce-man-{}/new/man1", std::process::id()));
+    let folder = Folder::new("man");
+    let dir = folder.path().join("new/man1");
     stdout(&["man", "--out", dir.to_str().unwrap()]);
     let pages = std::fs::read_dir(&dir).unwrap().count();
     assert!(dir.join("roce.1").exists() && dir.join("roce-decode.1").exists() && pages > 8);
-    std::fs::remove_dir_all(dir.parent().unwrap().parent().unwrap()).unwrap();
 }
 
 #[test]
@@ -378,53 +376,27 @@ fn version_says_commit_features_and_library() {
     assert_eq!(stdout(&["-V"]), concat!("roce ", env!("CARGO_PKG_VERSION"), "\n"));
 }
 
-/// A server on a loopback address of its own, which is told to end when the test does.
-struct Served {
-    child: Child,
-    port: String,
-    address: String,
-    /// The device of a client, on another address.
-    device: String,
+/// Starts a server on a loopback address of its own, which says first that it listens. `host` tells
+/// servers of one test run apart.
+fn serve(host: u8, args: &[&str]) -> Server {
+    let server = Server::start(loopback(0, host), args, &[]);
+    let (own, Server { address, port, .. }) = (device(0, host), &server);
+    let first = format!("roce: serving with {own} on TCP port {port} of {address}\n");
+    assert!(server.process.said().starts_with(&first), "{}", server.process.said());
+    server
 }
 
-impl Served {
-    /// `host` tells servers of one test run apart.
-    fn start(host: u8, args: &[&str]) -> Self {
-        let (address, own) = (loopback(0, host).to_string(), device(0, host));
-        let mut child = Command::new(env!("CARGO_BIN_EXE_roce"))
-            .args(["serve", "-d", &own, "-p", "0"])
-            .args(args)
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // Its first line says that it listens.
-        let mut first = String::new();
-        let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
-        std::io::BufRead::read_line(&mut stderr, &mut first).unwrap();
-        let port = first.strip_prefix(&format!("roce: serving with {own} on TCP port "));
-        let port = port.and_then(|rest| rest.strip_suffix(&format!(" of {address}\n")));
-        let port = port.unwrap_or_else(|| panic!("{first}")).to_owned();
-        child.stderr = Some(stderr.into_inner());
-        Self { child, port, address, device: device(0, host + 1) }
-    }
-
-    fn bench(&self, args: &[&str]) -> Output {
-        let reach = ["-d", &self.device, "-p", &self.port, &self.address];
-        roce(&[&["bench"][..], args, &reach].concat())
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Runs `roce bench` against a server, with a device on another address.
+fn bench(server: &Server, host: u8, args: &[&str]) -> Output {
+    let (port, address) = (server.port.to_string(), server.address.to_string());
+    let reach = ["-d", &device(0, host), "-p", &port, &address];
+    roce(&[&["bench"][..], args, &reach].concat())
 }
 
 #[test]
 fn bench_measures_over_udp_sockets() {
-    let served = Served::start(10, &[]);
-    let output = served.bench(&["send", "bw", "-s", "64", "-n", "500"]);
+    let served = serve(10, &[]);
+    let output = bench(&served, 11, &["send", "bw", "-s", "64", "-n", "500"]);
     let (out, err) = (String::from_utf8(output.stdout).unwrap(), output.stderr);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&err));
     let lines: Vec<&str> = out.lines().collect();
@@ -433,13 +405,13 @@ fn bench_measures_over_udp_sockets() {
     assert_eq!((lines.len(), lines[0]), (2, heading), "{out}");
     assert!(lines[1].starts_with(" 64         500            "), "{out}");
 
-    let output = served.bench(&["write", "lat", "-n", "200", "--verify", "--json"]);
+    let output = bench(&served, 11, &["write", "lat", "-n", "200", "--verify", "--json"]);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["results"][0]["iterations"], 200);
     assert_eq!((&json["results"][0]["wrong"], output.status.code()), (&0.into(), Some(0)));
     assert!(json["counters"]["peer"]["sent_pkts"].as_u64().unwrap() >= 200);
 
-    let output = served.bench(&["pingpong", "-n", "100"]);
+    let output = bench(&served, 11, &["pingpong", "-n", "100"]);
     let out = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert!(out.starts_with("  local address:  LID 0x0000, QPN 0x"), "{out}");
@@ -448,12 +420,12 @@ fn bench_measures_over_udp_sockets() {
 
 #[test]
 fn a_server_ends_after_one_client_or_on_ctrl_c() {
-    let mut once = Served::start(30, &["--once"]);
-    assert_eq!(once.bench(&["atomic", "lat", "-n", "10"]).status.code(), Some(0));
-    assert_eq!(once.child.wait().unwrap().code(), Some(0));
-    let mut stopped = Served::start(32, &[]);
-    stopped.child.signal(Signal::INT);
-    assert_eq!(stopped.child.wait().unwrap().code(), Some(0));
+    let mut once = serve(30, &["--once"]);
+    assert_eq!(bench(&once, 31, &["atomic", "lat", "-n", "10"]).status.code(), Some(0));
+    assert_eq!(once.process.child.wait().unwrap().code(), Some(0));
+    let mut stopped = serve(32, &[]);
+    stopped.process.child.signal(Signal::INT);
+    assert_eq!(stopped.process.child.wait().unwrap().code(), Some(0));
 }
 
 #[test]

@@ -10,10 +10,16 @@
 
 #[cfg(feature = "cli")]
 pub mod command;
+pub mod example;
+pub mod loopback;
 pub mod needs;
 pub mod netns;
 pub mod process;
+#[cfg(feature = "cli")]
+pub mod requests;
+pub mod seeds;
 pub mod tmp;
+pub mod tree;
 
 use std::path::{Path, PathBuf};
 

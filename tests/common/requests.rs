@@ -1,11 +1,5 @@
 //! Openings and requests of clients of `roce serve`, as strangers write them.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test is a crate of its own and uses a part of it"
-)]
-
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::time::Duration;

@@ -16,7 +16,7 @@ impl Scratch {
     }
 
     /// A file of these bytes.
-    pub fn new(name: &str, bytes: &[u8]) -> Self {
+    pub fn new(name: &str, bytes: impl AsRef<[u8]>) -> Self {
         let scratch = Self::name(name);
         std::fs::write(&scratch.0, bytes).unwrap();
         scratch
@@ -30,6 +30,11 @@ impl Scratch {
     /// Returns the path.
     pub fn as_path(&self) -> &Path {
         &self.0
+    }
+
+    /// Returns the text of the file.
+    pub fn text(&self) -> String {
+        std::fs::read_to_string(&self.0).unwrap()
     }
 }
 
@@ -54,6 +59,11 @@ impl Folder {
     /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.0
+    }
+
+    /// Returns the path of a file in it as text.
+    pub fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
     }
 }
 

@@ -16,6 +16,7 @@ mod host;
 mod lazy;
 mod model;
 mod notification;
+mod nvidia;
 mod pacing;
 mod rivals;
 mod strangers;

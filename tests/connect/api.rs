@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use roce::cm::EventKind;
-use roce::connect::{Connection, ConnectionManager, Error, Options};
+use roce::connect::{Config, Connection, ConnectionManager, Error, Options};
 use roce::device::Device;
+use roce::engine::{Recovery, RecoveryOptions};
 use roce::link::{fault, udp};
 use roce::memory::Buffer;
 use roce::nic::SoftNic;
@@ -17,8 +18,8 @@ use roce::verbs::{
     WrId,
 };
 
+use crate::common::loopback::loopback;
 use crate::common::netns::{in_namespace, wire};
-use crate::loopback::loopback;
 
 /// Longer than anything takes on a loaded machine.
 const WAIT: Duration = Duration::from_secs(60);
@@ -33,15 +34,25 @@ struct Node {
 
 impl Node {
     fn start(address: impl Into<IpAddr>, faults: Option<&str>) -> Self {
+        Self::start_with(address, faults, Config::default(), |_| {})
+    }
+
+    fn start_with(
+        address: impl Into<IpAddr>,
+        faults: Option<&str>,
+        config: Config,
+        configure: impl FnOnce(&mut roce::engine::Config),
+    ) -> Self {
         let address = address.into();
         let link = udp::open(&udp::Options::new(address)).unwrap();
         let link = match faults {
             Some(spec) => fault::inject(link, &spec.parse().unwrap()),
             None => link,
         };
-        let nic = Arc::new(SoftNic::start(link).unwrap());
+        let nic = Arc::new(SoftNic::start_with(link, configure).unwrap());
         let (pd, cq) = (nic.create_pd().unwrap(), nic.create_cq(64).unwrap());
-        Self { manager: ConnectionManager::start(nic).unwrap(), pd, cq, address }
+        let manager = ConnectionManager::start_with(nic, config).unwrap();
+        Self { manager, pd, cq, address }
     }
 
     fn nic(&self) -> &dyn Device {
@@ -209,6 +220,88 @@ fn refusals_have_a_reason_and_data() {
     });
     drop(listener);
     assert_eq!(connect(7174).0, 8);
+}
+
+/// Streams WRITEs in both directions over a network that loses packets, in rounds until each side
+/// has sent a SACK, or at most in `rounds`; returns how many each side has sent. `selective` says
+/// which of them do selective repeat.
+fn sacks(net: u8, selective: [bool; 2], rounds: usize) -> [u64; 2] {
+    const LEN: u32 = 64 << 10;
+    const WRITES: u64 = 30;
+    let start = |host: u8, is_selective: bool| {
+        let mut config = Config::default();
+        // An ACK timeout of some milliseconds.
+        config.manager.packet_life_time = 10;
+        let recovery = if is_selective { Recovery::SELECTIVE } else { Recovery::GoBackN };
+        let options = RecoveryOptions { recovery: Some(recovery), ..RecoveryOptions::default() };
+        let faults = Some("loss=3%");
+        Node::start_with(loopback(net, host), faults, config, |engine| options.apply(engine))
+    };
+    let sides = [start(1, selective[0]), start(2, selective[1])];
+    let [client, server] = &sides;
+    let listener = server.manager.listen(server.at(0)).unwrap();
+    let at = listener.local_addr().unwrap();
+    let qps = sides.each_ref().map(Node::qp);
+    let connections = std::thread::scope(|scope| {
+        let accepting = scope.spawn(|| {
+            let request = listener.accept_timeout(WAIT).unwrap();
+            request.accept(qps[1], &Options::default()).unwrap()
+        });
+        let connection = client.manager.connect(qps[0], at, &Options::default()).unwrap();
+        [connection, accepting.join().unwrap()]
+    });
+    let buffers = [(); 2].map(|()| Buffer::new(LEN as usize));
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let regions = [0, 1].map(|side: usize| {
+        sides[side].nic().register(sides[side].pd, &buffers[side], access).unwrap()
+    });
+    let counted = |counter: &str| {
+        sides.each_ref().map(|side| {
+            let statistics = side.nic().statistics();
+            statistics.iter().find(|(name, _)| name == counter).unwrap().1
+        })
+    };
+    for _ in 0..rounds {
+        std::thread::scope(|scope| {
+            for (from, to) in [(0, 1), (1, 0)] {
+                let (sides, buffers, regions, qps) = (&sides, &buffers, &regions, &qps);
+                scope.spawn(move || {
+                    let node = &sides[from];
+                    let lkey = regions[from].lkey();
+                    let sges = [Sge { addr: buffers[from].addr(), length: LEN, lkey }];
+                    let (remote_addr, rkey) = (buffers[to].addr(), regions[to].rkey());
+                    let op = SendOp::Write { remote_addr, rkey, imm: None };
+                    for id in 0..WRITES {
+                        let wr = SendWr::new(WrId(id), op, Data::Gather(&sges));
+                        node.nic().post_send(qps[from], &wr).unwrap();
+                    }
+                    for _ in 0..WRITES {
+                        assert!(node.nic().wait_cq(node.cq).unwrap().is_success());
+                    }
+                });
+            }
+        });
+        if counted("sack_sent").iter().all(|sent| *sent > 0) {
+            break;
+        }
+    }
+    connections.into_iter().for_each(Connection::abort);
+    // The packets go through shared memory, whose payload is held as well.
+    assert_eq!(counted("drop_reorder_full"), [0; 2]);
+    counted("sack_sent")
+}
+
+#[test]
+fn sacks_are_sent_if_both_sides_do_selective_repeat() {
+    // On a busy machine gaps are closed by timeouts in most rounds.
+    let both = sacks(8, [true, true], 100);
+    assert!(both.iter().all(|sacks| *sacks > 0), "{both:?}");
+}
+
+#[test]
+fn no_sack_is_sent_if_one_side_uses_go_back_n() {
+    assert_eq!(sacks(9, [true, false], 2), [0; 2]);
+    assert_eq!(sacks(10, [false, true], 2), [0; 2]);
 }
 
 /// End of a connection at one side.

@@ -6,7 +6,7 @@ use roce::cm::{Config, ConnParam, Counter, Device, Disposition, Error, EventKind
 use roce::wire::cm::PortSpace;
 use roce::wire::mad::MAD_LEN;
 
-use crate::node::{Node, carry, ms};
+use crate::node::{Node, carry, ms, pair};
 
 const TCP: PortSpace = PortSpace::TCP;
 
@@ -214,8 +214,7 @@ fn peers_cannot_hold_a_connection_for_long() {
 
 #[test]
 fn many_connections_leave_memory_as_it_was() {
-    let (mut client, mut server) = (Node::at(1), Node::at(2));
-    server.listen(TCP, 7);
+    let (mut client, mut server) = pair();
     let before = server.manager.usage();
     for round in 0..2_000 {
         let now = ms(round * 1_000);

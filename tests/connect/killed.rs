@@ -7,8 +7,8 @@ use std::process::Stdio;
 
 use roce::cm::{CmId, ConnParam, EventKind, State};
 
+use crate::common::loopback::loopback;
 use crate::common::process::{Child, Command};
-use crate::loopback::loopback;
 use crate::service::Node;
 
 /// Tells the test's process what it is: `ROLE STATE OWN-ADDRESS PEER-ADDRESS`.

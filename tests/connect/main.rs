@@ -12,8 +12,6 @@ mod calls;
 mod captured;
 mod killed;
 mod life;
-#[path = "../common/loopback.rs"]
-mod loopback;
 mod negotiation;
 mod node;
 mod rawpeer;

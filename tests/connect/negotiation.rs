@@ -8,7 +8,7 @@ use roce::verbs::{Access, AttrMask, QpState, QpType};
 use roce::wire::Qpn;
 use roce::wire::cm::PortSpace;
 
-use crate::node::{Node, carry, establish, gid, message, ms};
+use crate::node::{Node, carry, establish, gid, message, ms, pair};
 
 fn conn(event: &Event) -> roce::cm::ConnEvent {
     match event.param {
@@ -19,8 +19,7 @@ fn conn(event: &Event) -> roce::cm::ConnEvent {
 
 #[test]
 fn resources_are_exchanged_as_linux_does() {
-    let (mut client, mut server) = (Node::at(1), Node::at(2));
-    server.listen(PortSpace::TCP, 7);
+    let (mut client, mut server) = pair();
     let to = SocketAddr::new(server.address, 7);
     let active = client.routed(ms(0), PortSpace::TCP, to);
     let ece = Ece { vendor_id: 0x15b3, options: 0x1234_5678 };
@@ -102,8 +101,7 @@ fn check_attributes(node: &Node, id: CmId, peer: &Node, port: u16, rnr: u32) {
 
 #[test]
 fn without_responder_resources_peers_may_only_write() {
-    let (mut client, mut server) = (Node::at(1), Node::at(2));
-    server.listen(PortSpace::TCP, 7);
+    let (mut client, mut server) = pair();
     let (active, passive) = establish(ms(0), &mut client, &mut server, 7);
     for (node, id) in [(&client, active), (&server, passive)] {
         let (init, _) = node.manager.qp_attr(id, QpState::Init).unwrap();
@@ -139,8 +137,7 @@ fn server_event(server: &mut Node) -> CmId {
 /// time.
 #[test]
 fn ack_timeout_and_tos_are_the_programs() {
-    let (mut client, mut server) = (Node::at(1), Node::at(2));
-    server.listen(PortSpace::TCP, 7);
+    let (mut client, mut server) = pair();
     let to = SocketAddr::new(server.address, 7);
     let active = client.create(PortSpace::TCP);
     client.manager.set_option(active, IdOption::Tos(0x68)).unwrap();
@@ -235,4 +232,119 @@ fn datagram_qp_needs_its_q_key() {
     let id = node.listen(PortSpace::UDP, 7);
     let (attr, mask) = node.manager.qp_attr(id, QpState::Init).unwrap();
     assert_eq!((attr.qkey.get(), mask.bits()), (0x0123_4567, 0x71));
+}
+
+/// The bit of a REQ or REP that stands for selective repeat: the last of byte 27.
+const SELECTIVE: (usize, u8) = (24 + 27, 1);
+
+fn offer(qpn: u32, selective_repeat: bool) -> ConnParam<'static> {
+    ConnParam { qpn: Qpn::new(qpn), selective_repeat, ..ConnParam::default() }
+}
+
+/// Two nodes whose ids connect, as far as a REQ; the client offers selective repeat or not.
+fn requested(offers: bool) -> (Node, Node, CmId, [u8; 256]) {
+    let (mut client, server) = pair();
+    let to = SocketAddr::new(server.address, 7);
+    let active = client.routed(ms(0), PortSpace::TCP, to);
+    client.manager.connect(ms(0), active, &offer(0x11, offers)).unwrap();
+    assert!(!client.manager.selective_repeat(active), "an offer is no agreement");
+    let req = client.only();
+    (client, server, active, req)
+}
+
+#[test]
+fn selective_repeat_is_agreed_if_both_offer_it() {
+    for (asks, accepts) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (mut client, mut server, active, req) = requested(asks);
+        server.receive(ms(0), client.address, &req);
+        let passive = server_event(&mut server);
+        assert_eq!(server.manager.selective_repeat(passive), asks);
+        server.manager.accept(ms(0), passive, 0, &offer(0x12, accepts)).unwrap();
+        carry(ms(0), &mut server, &mut client);
+        let both = asks && accepts;
+        let agreed = |node: &Node, id| node.manager.selective_repeat(id);
+        assert_eq!([agreed(&client, active), agreed(&server, passive)], [both; 2]);
+        assert_eq!(client.event().kind, EventKind::ConnectResponse);
+        client.manager.establish(active).unwrap();
+        carry(ms(0), &mut client, &mut server);
+        assert_eq!([agreed(&client, active), agreed(&server, passive)], [both; 2]);
+        let numbers = [(&client, active), (&server, passive)];
+        let numbers = numbers.map(|(node, id)| node.manager.local_qpn(id).unwrap().get());
+        assert_eq!(numbers, [0x11, 0x12]);
+        client.manager.disconnect(ms(0), active).unwrap();
+        assert!(!agreed(&client, active), "it is over");
+    }
+}
+
+#[test]
+fn offer_of_selective_repeat_is_one_reserved_bit() {
+    let (at, bit) = SELECTIVE;
+    let (.., plain) = requested(false);
+    let (mut client, mut server, active, offered) = requested(true);
+    let mut expected = plain;
+    expected[at] |= bit;
+    assert_eq!(offered, expected);
+    let answer = |req: &[u8; 256], accepts: bool| {
+        let mut server = Node::at(2);
+        server.listen(PortSpace::TCP, 7);
+        server.receive(ms(0), client.address, req);
+        let passive = server_event(&mut server);
+        server.manager.accept(ms(0), passive, 0, &offer(0x12, accepts)).unwrap();
+        server.only()
+    };
+    let plain_rep = answer(&plain, false);
+    assert_eq!((plain[at], plain_rep[at] & 0x0f), (0, 0), "go-back-N leaves reserved bits zero");
+    // The same REP, whatever only one side offers.
+    assert_eq!([answer(&plain, true), answer(&offered, false)], [plain_rep; 2]);
+    let mut expected = plain_rep;
+    expected[at] |= bit;
+    assert_eq!(answer(&offered, true), expected);
+
+    // A peer that does not know the bit answers without it.
+    let mut unaware = offered;
+    unaware[at] = 0;
+    server.receive(ms(0), client.address, &unaware);
+    let passive = server_event(&mut server);
+    server.manager.accept(ms(0), passive, 0, &offer(0x12, true)).unwrap();
+    carry(ms(0), &mut server, &mut client);
+    assert!(!client.manager.selective_repeat(active));
+    assert!(!server.manager.selective_repeat(passive));
+}
+
+#[test]
+fn rep_that_accepts_selective_repeat_without_an_offer_is_ignored() {
+    let (at, bit) = SELECTIVE;
+    let (mut client, mut server, active, req) = requested(false);
+    server.receive(ms(0), client.address, &req);
+    let passive = server_event(&mut server);
+    server.accept(ms(0), passive, 0x12);
+    let mut rep = server.only();
+    rep[at] |= bit;
+    client.receive(ms(0), server.address, &rep);
+    assert_eq!(client.event().kind, EventKind::ConnectResponse);
+    assert!(!client.manager.selective_repeat(active));
+}
+
+#[test]
+fn selective_repeat_is_not_offered_but_for_reliable_connections() {
+    for (qp_type, listens) in [(QpType::Uc, QpType::Uc), (QpType::XrcSend, QpType::XrcRecv)] {
+        let (mut client, mut server) = (Node::at(1), Node::at(2));
+        let listener = server.manager.create_id(server.channel, 0, PortSpace::IB, listens);
+        let listener = listener.unwrap();
+        server.manager.bind(listener, SocketAddr::new(server.address, 7)).unwrap();
+        server.manager.listen(listener, 0).unwrap();
+        let active = client.manager.create_id(client.channel, 0, PortSpace::IB, qp_type).unwrap();
+        client.route(ms(0), active, SocketAddr::new(server.address, 7)).unwrap();
+        client.manager.connect(ms(0), active, &offer(0x11, true)).unwrap();
+        let (at, bit) = SELECTIVE;
+        let mut req = client.only();
+        assert_eq!(req[at], 0, "{qp_type:?}");
+        // Nor is it taken from a peer that does.
+        req[at] |= bit;
+        server.receive(ms(0), client.address, &req);
+        let passive = server_event(&mut server);
+        assert!(!server.manager.selective_repeat(passive), "{qp_type:?}");
+        server.manager.accept(ms(0), passive, 0, &offer(0x12, true)).unwrap();
+        assert_eq!(server.only()[at] & 0x0f, 0, "{qp_type:?}");
+    }
 }

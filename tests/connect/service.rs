@@ -15,7 +15,7 @@ use roce::time::Instant;
 use roce::verbs::QpType;
 use roce::wire::{Qpn, cm::PortSpace};
 
-use crate::loopback::loopback;
+use crate::common::loopback::loopback;
 
 /// Longer than anything takes on a loaded machine.
 const WAIT: Duration = Duration::from_secs(60);

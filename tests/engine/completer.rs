@@ -1,7 +1,7 @@
 //! Effects of responses.
 
 use roce::engine::Counter;
-use roce::verbs::{QpState, QpType, RetryCount, SendFlags, WcStatus};
+use roce::verbs::{QpState, RetryCount, SendFlags, WcStatus};
 use roce::wire::aeth::NakCode;
 use roce::wire::{Bits, Opcode};
 
@@ -237,9 +237,7 @@ fn read_naked_in_the_middle_fails_whatever_psn_the_nak_has() {
     // Rule: Q-13.
     // rxe names the request's PSN, others that of the first answer that could not be given.
     for (retries, named) in [(0, 0), (0, 1), (0, 2), (0, 3), (3, 0), (3, 3)] {
-        let mut setup = Setup::new(QpType::Rc);
-        setup.attr.retry_cnt = RetryCount(Bits::low(retries));
-        let mut s = setup.build();
+        let mut s = Script::with(|setup| setup.attr.retry_cnt = RetryCount(Bits::low(retries)));
         s.post(7, SEND, 4);
         s.post(1, READ, 4 * 256);
         s.expect_count(2);
@@ -303,9 +301,7 @@ fn read_data_are_scattered_to_several_buffers() {
 
 #[test]
 fn read_data_without_a_buffer_are_an_error() {
-    let mut setup = Setup::new(QpType::Rc);
-    setup.access = roce::verbs::Access::REMOTE_READ;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.access = roce::verbs::Access::REMOTE_READ);
     s.post(1, READ, 8);
     s.post(2, SEND, 8);
     // Reading into memory that may only be read is found out when the data come.

@@ -141,10 +141,10 @@ fn cq_overrun_of_one_queue_pair_leaves_others_alone() {
         nak(SQ + 2, NakCode::InvalidRequest, 2),
         read_only(SQ + 2, 3).fill(4),
     ] {
-        let mut setup = Setup::new(QpType::Rc);
-        setup.attr.rnr_retry = RnrRetry(Bits::low(0));
-        setup.attr.retry_cnt = RetryCount(Bits::low(0));
-        let mut s = setup.build();
+        let mut s = Script::with(|setup| {
+            setup.attr.rnr_retry = RnrRetry(Bits::low(0));
+            setup.attr.retry_cnt = RetryCount(Bits::low(0));
+        });
         s.engine.resize_cq(s.cq, 1).unwrap();
         s.post(1, SEND, 4);
         s.post(2, SEND, 4);

@@ -84,9 +84,7 @@ fn datagrams_with_wrong_keys_are_dropped_silently() {
 
 #[test]
 fn the_partition_is_that_of_the_index() {
-    let mut setup = Setup::new(QpType::Ud);
-    setup.attr.pkey_index = 1;
-    let mut s = setup.build();
+    let mut s = Script::of(QpType::Ud, |setup| setup.attr.pkey_index = 1);
     s.recv(1, 0, 100);
     s.dropped(datagram(4), Counter::BadPKey);
     s.send(datagram(4).pkey(0x123));
@@ -99,9 +97,7 @@ fn the_partition_is_that_of_the_index() {
 #[test]
 fn two_limited_members_do_not_receive_from_each_other() {
     // Rule: P-15.2.
-    let mut setup = Setup::new(QpType::Ud);
-    setup.config.pkeys = vec![PKey::new(0x7fff)];
-    let mut s = setup.build();
+    let mut s = Script::of(QpType::Ud, |setup| setup.config.pkeys = vec![PKey::new(0x7fff)]);
     s.dropped(datagram(4).pkey(0x7fff), Counter::BadPKey);
 }
 
@@ -119,9 +115,7 @@ fn a_datagram_that_does_not_fit_is_dropped_and_its_receive_waits() {
 
 #[test]
 fn datagram_longer_than_the_port_mtu_is_dropped() {
-    let mut setup = Setup::new(QpType::Ud);
-    setup.config.port_mtu = Mtu::M1024;
-    let mut s = setup.build();
+    let mut s = Script::of(QpType::Ud, |setup| setup.config.port_mtu = Mtu::M1024);
     s.recv(1, 0, 4096);
     s.dropped(datagram(1025), Counter::OverMtu);
     s.receives(&[]);
@@ -190,9 +184,7 @@ fn a_controlled_key_is_replaced_by_the_queue_pairs_own() {
 #[test]
 fn a_datagram_longer_than_the_mtu_is_a_length_error() {
     // Rule: Q-14.
-    let mut setup = Setup::new(QpType::Ud);
-    setup.config.port_mtu = Mtu::M1024;
-    let mut s = setup.build();
+    let mut s = Script::of(QpType::Ud, |setup| setup.config.port_mtu = Mtu::M1024);
     let ah = ah(&mut s);
     post(&mut s, 1, ah, QKEY, 1024).unwrap();
     s.expect_count(1);
@@ -322,9 +314,7 @@ fn a_multicast_packet_goes_to_every_member_that_can_take_it() {
 fn only_datagram_queue_pairs_join_groups_and_not_too_many() {
     let mut config = Config::new(own_gid());
     config.limits.group_members = 1;
-    let mut setup = Setup::new(QpType::Ud);
-    setup.config = config;
-    let mut s = setup.build();
+    let mut s = Script::of(QpType::Ud, |setup| setup.config = config);
     let group = Gid::from(Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0, 0, 5));
     let second = another(&mut s);
     s.engine.attach_multicast(s.qp, group).unwrap();

@@ -1,7 +1,7 @@
 //! Requests that come again. P-02, P-04.
 
 use roce::engine::Counter;
-use roce::verbs::{QpState, QpType};
+use roce::verbs::QpState;
 use roce::wire::{Opcode, RKey};
 
 use super::script::*;
@@ -160,9 +160,7 @@ fn errors_of_duplicates_are_never_naked() {
 
 #[test]
 fn responder_resources_are_recycled() {
-    let mut setup = Setup::new(QpType::Rc);
-    setup.attr.max_dest_rd_atomic = 2;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.attr.max_dest_rd_atomic = 2);
     for n in 0..3 {
         s.send(pkt(Opcode::RC_FETCH_ADD, RQ + n).atomic(s.va(0), s.rkey(), 1, 0));
         s.expect_count(1);
@@ -196,9 +194,7 @@ fn duplicate_flush_is_answered_without_a_responder_resource() {
 fn response_to_a_duplicate_does_not_count_against_max_dest_rd_atomic() {
     // The requester got the first answer while a second was still pending, and may send the next
     // request.
-    let mut setup = Setup::new(QpType::Rc);
-    setup.attr.max_dest_rd_atomic = 1;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.attr.max_dest_rd_atomic = 1);
     let (va, key) = (s.va(0), s.rkey());
     s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(va, key, 4));
     s.expect_count(1);

@@ -63,9 +63,7 @@ fn each_right_opens_its_own_operation() {
     ];
     for (granted, right) in rights.into_iter().enumerate() {
         for asked in 0..5 {
-            let mut setup = Setup::new(QpType::Rc);
-            setup.access = right | Access::LOCAL_WRITE;
-            let mut s = setup.build();
+            let mut s = Script::with(|setup| setup.access = right | Access::LOCAL_WRITE);
             let (va, key) = (s.va(0), s.rkey());
             s.send(match asked {
                 0 => pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(va, key, 8),
@@ -260,9 +258,7 @@ fn bindings_that_cannot_be_are_errors() {
         (Access::MW_BIND, Access::REMOTE_WRITE),
         (ALL | Access::ZERO_BASED, Access::REMOTE_READ),
     ] {
-        let mut setup = Setup::new(QpType::Rc);
-        setup.access = access;
-        let mut s = setup.build();
+        let mut s = Script::with(|setup| setup.access = access);
         let (_, mw) = window(&mut s, MwType::Type2);
         let op = bind_op(&s, mw, mw, (0, 10), wanted);
         fails(s, op);

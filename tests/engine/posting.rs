@@ -12,10 +12,10 @@ use super::states::in_state;
 #[test]
 fn a_full_queue_says_so() {
     // Rule: V-01.2.
-    let mut setup = Setup::new(QpType::Rc);
-    setup.cap.max_send_wr = 3;
-    setup.cap.max_recv_wr = 5;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| {
+        setup.cap.max_send_wr = 3;
+        setup.cap.max_recv_wr = 5;
+    });
     for id in 0..3 {
         s.post(id, SEND, 4);
     }
@@ -40,9 +40,7 @@ fn a_full_queue_says_so() {
 
 #[test]
 fn slots_of_unsignaled_sends_are_freed_by_a_later_completion() {
-    let mut setup = Setup::new(QpType::Rc);
-    setup.cap.max_send_wr = 4;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.cap.max_send_wr = 4);
     for id in 0..3 {
         s.post_flags(id, SEND, 4, SendFlags::empty());
     }
@@ -66,6 +64,40 @@ fn slots_of_unsignaled_sends_are_freed_by_a_later_completion() {
         s.post(id, SEND, 4);
     }
     assert_eq!(s.try_post(9, SEND, &[], SendFlags::SIGNALED), Err(PostError::QueueFull));
+}
+
+#[test]
+fn the_first_send_on_a_path_is_urgent_and_so_are_many() {
+    let mut s = Script::with(|setup| setup.cap.max_send_wr = 128);
+    assert!(!s.engine.has_urgent_transmit());
+    s.post(0, SEND, 4);
+    assert!(s.engine.has_urgent_transmit());
+    s.expect_count(1);
+    for id in 1..64 {
+        s.post(id, SEND, 4);
+        assert!(!s.engine.has_urgent_transmit(), "{id}: another is in flight");
+    }
+    s.post(64, SEND, 4);
+    assert!(s.engine.has_urgent_transmit(), "these are many");
+    assert!(!s.sent().is_empty());
+    assert!(!s.engine.has_urgent_transmit());
+    s.send(ack(SQ + 64, 65));
+    s.post(65, SEND, 4);
+    assert!(s.engine.has_urgent_transmit(), "all others are acknowledged");
+}
+
+#[test]
+fn an_unreliable_send_is_urgent_when_the_last_one_was_polled() {
+    let mut s = Script::of(QpType::Uc, |_| ());
+    s.post(0, SEND, 4);
+    assert!(s.engine.has_urgent_transmit());
+    s.expect_count(1);
+    s.post(1, SEND, 4);
+    assert!(!s.engine.has_urgent_transmit());
+    s.expect_count(1);
+    s.completes(&[(0, OK), (1, OK)]);
+    s.post(2, SEND, 4);
+    assert!(s.engine.has_urgent_transmit());
 }
 
 #[test]
@@ -110,9 +142,7 @@ fn polled_completions_of_several_queue_pairs_free_slots_of_each() {
 
 #[test]
 fn several_are_posted_together_or_not_at_all() {
-    let mut setup = Setup::new(QpType::Rc);
-    setup.cap.max_send_wr = 3;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.cap.max_send_wr = 3);
     let sges = [s.sge(0, 4)];
     let send = |id| SendWr::new(WrId(id), SEND, Data::Gather(&sges));
     let inline = |id| SendWr::new(WrId(id), READ, Data::Inline(&[0; 8]));
@@ -154,9 +184,7 @@ fn lists_and_inline_data_have_limits() {
 
 #[test]
 fn reads_and_atomics_with_max_rd_atomic_zero_are_not_posted() {
-    let mut setup = Setup::new(QpType::Rc);
-    setup.attr.max_rd_atomic = 0;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.attr.max_rd_atomic = 0);
     let sges = [s.sge(0, 8)];
     for op in [READ, ADD] {
         let refused = s.try_post(1, op, &sges, SendFlags::SIGNALED);
@@ -215,9 +243,7 @@ fn sends_are_posted_where_the_table_says() {
 
 #[test]
 fn receives_may_be_posted_in_init() {
-    let mut setup = Setup::new(QpType::Rc);
-    setup.until = QpState::Init;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.until = QpState::Init);
     s.recv(1, 0, 100);
     s.climb_on();
     s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4));
@@ -257,9 +283,7 @@ fn queue_pairs_are_served_round_robin() {
 fn endless_responses_do_not_starve_requests_and_vice_versa() {
     // One packet at a time, or as many as a turn has.
     for (batch, before) in [(1, 1), (64, 16)] {
-        let mut setup = Setup::new(QpType::Rc);
-        setup.config.quantum = 16;
-        let mut s = setup.build();
+        let mut s = Script::with(|setup| setup.config.quantum = 16);
         s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 60_000));
         s.post(1, WRITE, 60_000);
         let mut batch = roce::engine::Batch::new(batch);

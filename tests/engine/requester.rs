@@ -1,7 +1,7 @@
 //! Packets of a requester, and their times.
 
 use roce::engine::Counter;
-use roce::verbs::{Data, FlushLevel, FlushPlacement, QpType, SendFlags, SendOp, SendWr, WrId};
+use roce::verbs::{Data, FlushLevel, FlushPlacement, SendFlags, SendOp, SendWr, WrId};
 use roce::wire::{Opcode, Psn};
 
 use super::script::*;
@@ -24,9 +24,7 @@ fn a_read_takes_a_psn_for_each_packet_of_its_answer() {
 #[test]
 fn psns_wrap() {
     // Rule: P-01.2.
-    let mut setup = Setup::new(QpType::Rc);
-    setup.attr.sq_psn = Psn::new(0xff_ffff);
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.attr.sq_psn = Psn::new(0xff_ffff));
     s.buffer.write(0, &pattern(600)).unwrap();
     s.post(1, SEND, 600);
     s.post(2, READ, 300);
@@ -45,9 +43,7 @@ fn psns_wrap() {
 
 #[test]
 fn a_read_across_the_wrap_is_answered() {
-    let mut setup = Setup::new(QpType::Rc);
-    setup.attr.sq_psn = Psn::new(0xff_fffe);
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.attr.sq_psn = Psn::new(0xff_fffe));
     s.post(1, READ, 4 * 256);
     s.expect_count(1);
     s.send(response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, 0xff_fffe, 1).fill(256));
@@ -171,9 +167,7 @@ fn inline_data_are_taken_when_posted() {
 
 #[test]
 fn no_more_reads_and_atomics_go_out_than_are_allowed() {
-    let mut setup = Setup::new(QpType::Rc);
-    setup.attr.max_rd_atomic = 2;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.attr.max_rd_atomic = 2);
     for id in 0..4 {
         s.post(id, if id % 2 == 0 { READ } else { ADD }, 8);
     }
@@ -190,9 +184,7 @@ fn no_more_reads_and_atomics_go_out_than_are_allowed() {
 
 #[test]
 fn retransmitted_read_takes_no_second_slot_of_max_rd_atomic() {
-    let mut setup = Setup::new(QpType::Rc);
-    setup.attr.max_rd_atomic = 1;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.attr.max_rd_atomic = 1);
     s.post(1, READ, 8);
     s.post(2, READ, 8);
     s.expect_count(1);
@@ -224,9 +216,7 @@ fn a_fence_waits_for_reads_and_atomics_alone() {
 
 #[test]
 fn the_window_bounds_what_is_unacknowledged() {
-    let mut setup = Setup::new(QpType::Rc);
-    setup.config.window_packets = 8;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.config.window_packets = 8);
     s.post(1, SEND, 20 * 256);
     let sent = s.expect_count(8);
     let asked: Vec<bool> = sent.iter().map(|packet| packet.bth.ack_req).collect();
@@ -244,18 +234,16 @@ fn the_window_bounds_what_is_unacknowledged() {
 
 #[test]
 fn the_window_is_bounded_in_bytes_too() {
-    let mut setup = Setup::new(QpType::Rc);
-    setup.config.window_bytes = 1024;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.config.window_bytes = 1024);
     s.post(1, SEND, 20 * 256);
     s.expect_count(4);
 }
 
 #[test]
 fn reads_request_at_most_a_window_ahead() {
-    let mut setup = Setup::new(QpType::Rc);
-    (setup.config.window_packets, setup.attr.max_rd_atomic) = (4, 8);
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| {
+        (setup.config.window_packets, setup.attr.max_rd_atomic) = (4, 8);
+    });
     for id in 0..4 {
         s.post(id, READ, 3 * 256);
     }
@@ -354,9 +342,7 @@ fn unsignaled_request_completes_only_in_error() {
 
 #[test]
 fn a_queue_may_signal_everything() {
-    let mut setup = Setup::new(QpType::Rc);
-    setup.sig_all = true;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.sig_all = true);
     s.post_flags(1, SEND, 4, SendFlags::empty());
     s.expect_count(1);
     s.send(ack(SQ, 1));
@@ -390,9 +376,7 @@ fn local_operations_are_not_repeated_by_go_back_n() {
 
 #[test]
 fn ack_during_a_retry_completes_local_operations() {
-    let mut setup = Setup::new(QpType::Rc);
-    setup.cap.max_send_wr = 4;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.cap.max_send_wr = 4);
     let mw = s.engine.create_mw(s.pd, roce::verbs::MwType::Type1).unwrap();
     let key = s.engine.mw_key(mw).unwrap();
     let access = roce::verbs::Access::REMOTE_READ;
@@ -458,9 +442,7 @@ fn only_the_last_packet_of_what_takes_a_receive_is_solicited() {
 
 #[test]
 fn packets_carry_the_partition_of_the_connection() {
-    let mut setup = Setup::new(QpType::Rc);
-    setup.attr.pkey_index = 1;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.attr.pkey_index = 1);
     s.post(1, SEND, 0);
     s.expect([pkt(Opcode::RC_SEND_ONLY, SQ).pkey(0x8123).ack_req()]);
     s.dropped(ack(SQ, 1), Counter::BadPKey);

@@ -1,7 +1,7 @@
 //! Requests in sequence, executed and refused.
 
 use roce::engine::Counter;
-use roce::verbs::{EventType, QpState, QpType, WcOpcode};
+use roce::verbs::{EventType, QpState, WcOpcode};
 use roce::wire::aeth::{Answer, Credits, NakCode};
 use roce::wire::{Opcode, Psn, RKey};
 
@@ -193,9 +193,7 @@ fn half_of_all_psns_are_ahead_and_half_behind() {
 #[test]
 fn expected_psns_wrap() {
     // Rule: P-01.2.
-    let mut setup = Setup::new(QpType::Rc);
-    setup.attr.rq_psn = Psn::new(0xff_ffff);
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.attr.rq_psn = Psn::new(0xff_ffff));
     let (va, key) = (s.va(0), s.rkey());
     s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, 0xff_ffff).reth(va, key, 300));
     s.send(pkt(Opcode::RC_RDMA_WRITE_ONLY, 1).reth(va, key, 0).ack_req());

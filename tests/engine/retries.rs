@@ -14,9 +14,7 @@ fn retry_cnt_is_a_literal_count() {
     // Rules: P-07.2, Q-02.
     // P-07: also 7, which rxe takes for infinite.
     for count in [0, 1, 3, 7] {
-        let mut setup = Setup::new(QpType::Rc);
-        setup.attr.retry_cnt = RetryCount(Bits::low(count));
-        let mut s = setup.build();
+        let mut s = Script::with(|setup| setup.attr.retry_cnt = RetryCount(Bits::low(count)));
         s.post_flags(1, SEND, 4, SendFlags::empty());
         s.post(2, SEND, 4);
         s.expect_count(2);
@@ -47,9 +45,7 @@ fn retry_cnt_is_a_literal_count() {
 #[test]
 fn retransmission_timeout_backs_off_while_the_peer_answers() {
     // Rule: P-07.4.
-    let mut setup = Setup::new(QpType::Rc);
-    setup.attr.retry_cnt = RetryCount(Bits::low(7));
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.attr.retry_cnt = RetryCount(Bits::low(7)));
     s.post_flags(1, SEND, 4, SendFlags::empty());
     s.expect_count(1);
     s.send(ack(SQ, 1));
@@ -82,9 +78,7 @@ fn retransmission_timeout_backs_off_while_the_peer_answers() {
 #[test]
 fn progress_resets_the_retry_count() {
     // Rule: P-07.3.
-    let mut setup = Setup::new(QpType::Rc);
-    setup.attr.retry_cnt = RetryCount(Bits::low(1));
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.attr.retry_cnt = RetryCount(Bits::low(1)));
     s.post(1, SEND, 3 * 256);
     s.expect_count(3);
     let mut now = 0;
@@ -103,9 +97,7 @@ fn progress_resets_the_retry_count() {
 #[test]
 fn timeout_zero_never_expires() {
     // Rule: P-07.1.
-    let mut setup = Setup::new(QpType::Rc);
-    setup.attr.timeout = roce::verbs::AckTimeout::NEVER;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.attr.timeout = roce::verbs::AckTimeout::NEVER);
     s.post(1, SEND, 4);
     s.expect_count(1);
     assert_eq!(s.next_timeout(), None);
@@ -157,9 +149,7 @@ fn rnr_nak_is_followed_by_its_wait() {
 fn every_rnr_code_waits_its_time() {
     // Rules: P-06.1, Q-03.
     for (code, us) in [(1, 10), (5, 60), (25, 61_440), (31, 491_520), (0, 655_360)] {
-        let mut setup = Setup::new(QpType::Rc);
-        setup.attr.timeout = roce::verbs::AckTimeout::NEVER;
-        let mut s = setup.build();
+        let mut s = Script::with(|setup| setup.attr.timeout = roce::verbs::AckTimeout::NEVER);
         s.post(1, SEND, 4);
         s.expect_count(1);
         s.send(rnr(SQ, code, 0));
@@ -173,19 +163,17 @@ fn every_rnr_code_waits_its_time() {
 #[test]
 fn rnr_retry_zero_fails_at_once_and_seven_never() {
     // Rules: P-06.2, P-06.3.
-    let mut setup = Setup::new(QpType::Rc);
-    setup.attr.rnr_retry = RnrRetry(Bits::low(0));
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.attr.rnr_retry = RnrRetry(Bits::low(0)));
     s.post(1, SEND, 4);
     s.expect_count(1);
     s.send(rnr(SQ, 1, 0));
     s.completes(&[(1, WcStatus::RnrRetryExcErr)]);
     s.state(QpState::Err);
 
-    let mut setup = Setup::new(QpType::Rc);
-    setup.attr.rnr_retry = RnrRetry::INFINITE;
-    setup.attr.retry_cnt = RetryCount(Bits::low(0));
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| {
+        setup.attr.rnr_retry = RnrRetry::INFINITE;
+        setup.attr.retry_cnt = RetryCount(Bits::low(0));
+    });
     s.post(1, SEND, 4);
     for round in 0..500 {
         s.expect_count(1);
@@ -228,11 +216,11 @@ fn naks_during_an_rnr_wait_are_ignored() {
     // rxe follows an RNR NAK by a sequence NAK for what was in flight behind: neither that, nor
     // another RNR NAK, nor the timer costs a retry, and the wait is no shorter and no longer.
     for timeout in [0, 1, 8] {
-        let mut setup = Setup::new(QpType::Rc);
-        setup.attr.retry_cnt = RetryCount(Bits::low(0));
-        setup.attr.rnr_retry = RnrRetry(Bits::low(1));
-        setup.attr.timeout = roce::verbs::AckTimeout(Bits::low(timeout));
-        let mut s = setup.build();
+        let mut s = Script::with(|setup| {
+            setup.attr.retry_cnt = RetryCount(Bits::low(0));
+            setup.attr.rnr_retry = RnrRetry(Bits::low(1));
+            setup.attr.timeout = roce::verbs::AckTimeout(Bits::low(timeout));
+        });
         s.post(1, SEND, 4);
         s.post(2, SEND, 4);
         s.expect_count(2);

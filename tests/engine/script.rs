@@ -336,6 +336,17 @@ impl Script {
         Setup::new(QpType::Uc).build()
     }
 
+    /// A script of an RC queue pair with another set-up.
+    pub fn with(change: impl FnOnce(&mut Setup)) -> Self {
+        Self::of(QpType::Rc, change)
+    }
+
+    pub fn of(kind: QpType, change: impl FnOnce(&mut Setup)) -> Self {
+        let mut setup = Setup::new(kind);
+        change(&mut setup);
+        setup.build()
+    }
+
     pub fn new(setup: Setup) -> Self {
         let mut engine = Engine::new(setup.config, 7);
         let pd = engine.create_pd().unwrap();

@@ -129,10 +129,10 @@ fn optional_attributes_are_taken() {
 
 #[test]
 fn values_that_the_port_cannot_serve_are_named() {
-    let mut setup = Setup::new(QpType::Rc);
-    setup.until = QpState::Init;
-    setup.config.port_mtu = roce::verbs::Mtu::M1024;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| {
+        setup.until = QpState::Init;
+        setup.config.port_mtu = roce::verbs::Mtu::M1024;
+    });
     let needs = transition::find(QpType::Rc, QpState::Init, QpState::Rtr).unwrap();
     let mask = needs.required | AttrMask::STATE | AttrMask::PKEY_INDEX;
     let good = QpAttr { qp_state: QpState::Rtr, ..s.attr };
@@ -193,9 +193,7 @@ fn requests_and_responses_are_accepted_where_the_table_says() {
 #[test]
 fn sqd_finishes_begun_requests_and_raises_the_event() {
     // Rule: S-02.4.
-    let mut setup = Setup::new(QpType::Rc);
-    setup.config.window_packets = 2;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.config.window_packets = 2);
     s.post(1, SEND, 4 * 256);
     s.post(2, SEND, 4);
     s.expect_count(2);

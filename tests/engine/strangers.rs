@@ -254,9 +254,7 @@ fn wrong_credits_do_not_stop_a_queue_pair() {
 /// A refusal must name a PSN that was sent. Of a long message most have not been.
 #[test]
 fn responses_to_psns_not_yet_sent_are_dropped() {
-    let mut setup = Setup::new(QpType::Rc);
-    setup.config.window_packets = 4;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.config.window_packets = 4);
     s.post(1, SEND, 100 * MTU as u32);
     s.expect_count(4);
     for psn in [SQ + 4, SQ + 50, SQ + 99] {
@@ -335,9 +333,9 @@ fn msns_of_a_responder_that_counts_only_some_are_ignored() {
 #[test]
 fn source_port_of_the_peer_may_change_after_a_silence() {
     let silence = PORT_SILENCE.as_micros() as u64;
-    let mut setup = Setup::new(QpType::Rc);
-    setup.attr.timeout = roce::verbs::AckTimeout(roce::wire::Bits::low(14));
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| {
+        setup.attr.timeout = roce::verbs::AckTimeout(roce::wire::Bits::low(14));
+    });
     s.source_port = PORT;
     let write = |psn| pkt(Opcode::RC_RDMA_WRITE_ONLY, psn).reth(0, RKey::new(0), 0).ack_req();
     s.send(write(RQ));
@@ -365,9 +363,9 @@ fn source_port_of_the_peer_may_change_after_a_silence() {
 fn guesses_from_other_source_ports_are_limited_on_an_idle_connection() {
     const GUESSES: u32 = 16;
     let second = 1_000_000;
-    let mut setup = Setup::new(QpType::Rc);
-    setup.attr.timeout = roce::verbs::AckTimeout(roce::wire::Bits::low(0));
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| {
+        setup.attr.timeout = roce::verbs::AckTimeout(roce::wire::Bits::low(0));
+    });
     let write = |psn| pkt(Opcode::RC_RDMA_WRITE_ONLY, psn).reth(0, RKey::new(0), 0).ack_req();
     s.source_port = PORT;
     s.send(write(RQ));
@@ -414,9 +412,7 @@ fn source_port_is_learnt_only_from_packets_that_are_expected() {
 /// The pin is a switch.
 #[test]
 fn source_port_is_not_checked_if_that_is_switched_off() {
-    let mut setup = Setup::new(QpType::Rc);
-    setup.config.pin_source_port = false;
-    let mut s = setup.build();
+    let mut s = Script::with(|setup| setup.config.pin_source_port = false);
     for psn in 0..4 {
         s.source_port = PORT + psn as u16;
         s.send(pkt(Opcode::RC_RDMA_WRITE_ONLY, RQ + psn).reth(0, RKey::new(0), 0).ack_req());

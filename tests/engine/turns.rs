@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use roce::engine::{Batch, Config, QpCreate, QpHandle, Received};
 use roce::time::Instant;
-use roce::verbs::{Data, Mtu, QpCap, QpInitAttr, QpType, SendOp, SendWr, WcStatus, WrId};
+use roce::verbs::{
+    AttrMask, Data, Mtu, QpAttr, QpCap, QpInitAttr, QpState, QpType, SendOp, SendWr, WcStatus, WrId,
+};
 use roce::wire::{Operation, Packet};
 
 use super::pair::{Pair, Side};
@@ -226,6 +228,45 @@ fn peer_window_is_not_held_by_lost_destroyed_or_waiting_queue_pairs() {
         let done = pair.a.completions();
         let well = done.iter().filter(|wc| wc.status == WcStatus::Success).count();
         assert_eq!((well, done.len()), [(8, 8), (4, 4), (8, 10)][what], "case {what}");
+    }
+}
+
+/// Posts a WRITE of so many bytes.
+fn write(pair: &mut Pair, qp: QpHandle, len: u32) {
+    let sges = [pair.a.sge(0, len)];
+    let data = if len == 0 { Data::EMPTY } else { Data::Gather(&sges) };
+    let (remote_addr, rkey) = (pair.b.buffer.addr(), pair.b.mr.rkey());
+    let wr = SendWr::new(WrId(1), SendOp::Write { remote_addr, rkey, imm: None }, data);
+    pair.a.engine.post_send(qp, &wr, &[]).unwrap();
+}
+
+#[test]
+fn queue_pair_that_ends_while_it_waits_for_the_peer_window_wakes_the_next() {
+    for to in [None, Some(QpState::Reset), Some(QpState::Err)] {
+        let mut pair = Pair::new(QpType::Rc, Mtu::M4096);
+        pair.a = Side::new(1, QpType::Rc, |config| config.peer_window_bytes = Some(6000));
+        let [short, first, second] = [0; 3].map(|_| add_pair(&mut pair).0);
+        // An empty message is in flight, and then the first packet of another queue pair, which
+        // waits to send its second. So does a third queue pair, with nothing in flight.
+        write(&mut pair, short, 0);
+        write(&mut pair, first, 2 * 4096);
+        write(&mut pair, second, 4096);
+        let mut batch = Batch::new(64);
+        assert_eq!(pair.a.engine.poll_transmit(at(0), &mut batch), 2);
+        let (path, empty) = batch.iter().next().unwrap();
+        pair.b.engine.handle_packet(at(1), &Received::unchanged(path, empty));
+        assert_eq!(pass(&mut pair.b, &mut pair.a, at(1), false), [Operation::Acknowledge]);
+        let none: [Operation; 0] = [];
+        assert_eq!(pass(&mut pair.a, &mut pair.b, at(2), false), none, "there is no room yet");
+        match to {
+            None => pair.a.engine.destroy_qp(first).unwrap(),
+            Some(qp_state) => {
+                let attr = QpAttr { qp_state, ..QpAttr::default() };
+                pair.a.engine.modify_qp(first, &attr, AttrMask::STATE).unwrap();
+            }
+        }
+        let sent = pass(&mut pair.a, &mut pair.b, at(3), false);
+        assert_eq!(sent, [Operation::Write], "after {to:?}");
     }
 }
 

@@ -117,9 +117,7 @@ fn invalid_uc_requests_are_dropped_silently() {
 
 #[test]
 fn uc_write_needs_qp_access_flags() {
-    let mut setup = Setup::new(QpType::Uc);
-    setup.attr.qp_access_flags = Access::empty();
-    let mut s = setup.build();
+    let mut s = Script::of(QpType::Uc, |setup| setup.attr.qp_access_flags = Access::empty());
     s.send(pkt(Opcode::UC_RDMA_WRITE_ONLY, RQ).reth(s.va(0), s.rkey(), 4).fill(4));
     assert_eq!(s.count(Counter::BadRequest), 1);
     assert_eq!(s.read(0, 4), [0; 4]);
@@ -174,9 +172,7 @@ fn uc_send_error_enters_sqe() {
 
 #[test]
 fn first_packet_of_uc_in_rtr_raises_comm_est() {
-    let mut setup = Setup::new(QpType::Uc);
-    setup.until = QpState::Rtr;
-    let mut s = setup.build();
+    let mut s = Script::of(QpType::Uc, |setup| setup.until = QpState::Rtr);
     s.send(pkt(Opcode::UC_SEND_ONLY, RQ).fill(4));
     s.events(&[EventType::CommEst]);
 }

@@ -3,10 +3,10 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Output, Stdio};
 
-use crate::example::{assert_wrong_arguments_are_named, example};
+use crate::common::example::{assert_wrong_arguments_are_named, example};
+use crate::common::loopback::loopback;
+use crate::common::process::Child;
 use crate::hosts_text;
-use crate::loopback::loopback;
-use crate::process::Child;
 
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()

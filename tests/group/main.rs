@@ -6,14 +6,10 @@
     reason = "a test that cannot go on fails, after a while"
 )]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod end;
-#[path = "../common/example.rs"]
-mod example;
 mod examples;
-#[path = "../common/loopback.rs"]
-mod loopback;
-#[path = "../common/process.rs"]
-mod process;
 mod restart;
 
 use std::collections::BTreeMap;
@@ -23,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use loopback::loopback;
+use common::loopback::loopback;
 use roce::device::Context;
 use roce::group::{Change, Config, Error, Group, Handler, Hosts, Member};
 use roce::link::{fault, udp};

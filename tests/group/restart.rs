@@ -5,8 +5,8 @@ use std::process::Stdio;
 
 use roce::group::{Change, Error, Group};
 
-use crate::loopback::{RUN, run};
-use crate::process::{Child, Command};
+use crate::common::loopback::{RUN, run};
+use crate::common::process::{Child, Command};
 use crate::{Inbox, WAIT, config, hosts, message, open_over_tcp, poll_until, send};
 
 /// Signaling of the servers of a test.

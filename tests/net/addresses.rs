@@ -6,9 +6,9 @@ use std::process::Stdio;
 
 use roce::net::{Connection, Endpoint, Error, Listener};
 
-use crate::example::example;
-use crate::netns::{in_namespace, ip};
-use crate::process::Child;
+use crate::common::example::example;
+use crate::common::netns::{in_namespace, ip};
+use crate::common::process::Child;
 
 /// An echo server in a process of its own, and its port.
 fn serve(at: &str) -> (Child, u16) {

@@ -5,9 +5,10 @@ use std::process::{ChildStdout, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::example::{assert_wrong_arguments_are_named, example};
-use crate::loopback;
-use crate::process::Child;
+use crate::common::example::{assert_wrong_arguments_are_named, example};
+use crate::common::loopback::loopback;
+use crate::common::process::Child;
+use crate::common::tmp::Folder;
 
 /// Held by a test whose example takes 127.0.0.1. A client does, whatever loopback address its
 /// server has.
@@ -45,9 +46,8 @@ fn echo_in_two_processes() {
 #[test]
 fn file_copy_copies() {
     let _localhost = LOCALHOST.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = std::env::temp_dir().join(format!("roce-net-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let [from, to] = ["from", "to"].map(|name| folder.join(name));
+    let folder = Folder::new("net");
+    let [from, to] = ["from", "to"].map(|name| folder.path().join(name));
     for len in [0, 1, 256 << 10, 3_000_001] {
         std::fs::write(&from, crate::message(len, len)).unwrap();
         let output = example("file_copy").args([&from, &to]).output().unwrap();
@@ -56,7 +56,6 @@ fn file_copy_copies() {
         let progress = String::from_utf8(output.stderr).unwrap();
         assert!(progress.contains(&format!("{len} of {len} bytes")), "{progress}");
     }
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// Each is told in one line, which names it.
@@ -129,7 +128,7 @@ fn echo_on_a_bad_network() {
 fn file_copy_on_a_bad_network() {
     let folder = Folder::new("lossy");
     for (net, faults) in (43..).zip(BAD_NETWORKS) {
-        let [from, to] = ["from", "to"].map(|name| folder.path(name));
+        let [from, to] = ["from", "to"].map(|name| folder.file(name));
         std::fs::write(&from, crate::message(7, 700_001)).unwrap();
         let [receiver, sender] = devices(net, faults);
         let listen = format!("{}:0", loopback(net, 1));
@@ -170,7 +169,7 @@ const HELD_UP: Duration = Duration::from_millis(500);
 #[test]
 fn file_copy_ends_with_an_error_when_the_receiver_is_killed() {
     let folder = Folder::new("killed");
-    let [from, to] = ["from", "to"].map(|name| folder.path(name));
+    let [from, to] = ["from", "to"].map(|name| folder.file(name));
     std::fs::write(&from, vec![7; 80 << 20]).unwrap();
     let mut receiver =
         Running::start("file_copy", &["receive", &format!("{}:0", loopback(46, 1)), &to]);
@@ -185,25 +184,4 @@ fn file_copy_ends_with_an_error_when_the_receiver_is_killed() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(message.starts_with("file_copy: the connection is lost: "), "{message}");
-}
-
-/// A folder that ends with the test.
-struct Folder(std::path::PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("roce-net-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

@@ -13,7 +13,7 @@ use roce::nic::SoftNic;
 use roce::verbs::QpType;
 use roce::wire::Gid;
 
-use crate::process::Command;
+use crate::common::process::Command;
 use crate::{WAIT, config, endpoint, loopback, pair};
 
 #[test]

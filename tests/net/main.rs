@@ -4,29 +4,19 @@
 
 mod addresses;
 mod cable;
-#[path = "../common/example.rs"]
-mod example;
+#[path = "../common/mod.rs"]
+mod common;
 mod examples;
 mod faults;
 mod life;
-#[path = "../common/loopback.rs"]
-mod loopback;
 mod many;
-#[path = "../common/needs.rs"]
-#[allow(unreachable_pub, reason = "shared by several tests")]
-mod needs;
-#[path = "../common/netns.rs"]
-#[allow(dead_code, unreachable_pub, reason = "it is shared, and a part of it is used here")]
-mod netns;
-#[path = "../common/process.rs"]
-mod process;
 mod remote;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use loopback::loopback;
+use common::loopback::loopback;
 use roce::link::{fault, udp};
 use roce::net::{Config, Connection, Endpoint};
 use roce::nic::SoftNic;

@@ -3,7 +3,7 @@
 
 use roce::net::{Config, Connection};
 
-use crate::process::Command;
+use crate::common::process::Command;
 use crate::{config, endpoint, loopback};
 
 #[test]

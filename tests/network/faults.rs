@@ -14,7 +14,7 @@ use roce::link::fault::{self, Spec};
 use roce::verbs::{AckTimeout, Data, Mtu, QpType, SendOp, SendWr, Wc, WcOpcode, WrId};
 use roce::wire::{Bits, RKey};
 
-use crate::netns::in_namespace;
+use crate::common::netns::in_namespace;
 use crate::stage::{Kind, SEND, Side, Stage, Version, connect, connect_attr, pair, pattern};
 
 /// Number of connections.
@@ -310,24 +310,13 @@ fn delayed_packets_are_sent_without_polling() {
     });
 }
 
-#[test]
-fn a_hundredth_is_lost() {
-    in_namespace(|| survive([Kind::Udp, Kind::Udp], Version::V4, "loss=1%", &["fault_lost"]));
-}
-
-#[test]
-fn a_hundredth_is_lost_between_raw_links() {
-    in_namespace(|| survive([Kind::Raw, Kind::Raw], Version::V6, "loss=1%", &["fault_lost"]));
-}
-
-#[test]
-fn a_tenth_is_lost() {
-    in_namespace(|| survive([Kind::Udp, Kind::Udp], Version::V6, "loss=10%", &["fault_lost"]));
-}
-
-#[test]
-fn a_tenth_is_lost_between_raw_links() {
-    in_namespace(|| survive([Kind::Raw, Kind::Raw], Version::V4, "loss=10%", &["fault_lost"]));
+namespace_tests! {
+    a_hundredth_is_lost: survive([Kind::Udp, Kind::Udp], Version::V4, "loss=1%", &["fault_lost"]);
+    a_hundredth_is_lost_between_raw_links:
+        survive([Kind::Raw, Kind::Raw], Version::V6, "loss=1%", &["fault_lost"]);
+    a_tenth_is_lost: survive([Kind::Udp, Kind::Udp], Version::V6, "loss=10%", &["fault_lost"]);
+    a_tenth_is_lost_between_raw_links:
+        survive([Kind::Raw, Kind::Raw], Version::V4, "loss=10%", &["fault_lost"]);
 }
 
 #[test]

@@ -21,18 +21,24 @@
     reason = "a test that cannot go on fails, and a wire has a clock"
 )]
 
+#[path = "../common/mod.rs"]
+mod common;
+/// Tests that run in namespaces of their own, a line each.
+macro_rules! namespace_tests {
+    ($($(#[$meta:meta])* $test:ident: $body:expr;)*) => {$(
+        $(#[$meta])*
+        #[test]
+        fn $test() {
+            crate::common::netns::in_namespace(|| $body);
+        }
+    )*};
+}
+
 mod faults;
 mod multicast;
-#[path = "../common/needs.rs"]
-#[allow(unreachable_pub, reason = "shared by several tests")]
-mod needs;
-#[path = "../common/netns.rs"]
-mod netns;
 mod operations;
 mod port;
 mod priority;
-#[path = "../common/process.rs"]
-mod process;
 mod sharing;
 mod stage;
 mod trouble;

@@ -14,7 +14,7 @@ use roce::verbs::{
 };
 use roce::wire::{Gid, Qpn};
 
-use crate::netns::{Host, in_namespace, wire};
+use crate::common::netns::{Host, in_namespace, wire};
 use crate::stage::{Kind, Side, Version, WIRE_MTU, connect_attr, open, pattern};
 
 /// Number of receives of a member.
@@ -184,44 +184,15 @@ fn everybody_gets_one_copy(from: Kind, to: Kind, version: Version) {
     members[2].detach(gid(other));
 }
 
-#[test]
-fn udp_of_ipv4() {
-    in_namespace(|| everybody_gets_one_copy(Kind::Udp, Kind::Udp, Version::V4));
-}
-
-#[test]
-fn udp_of_ipv6() {
-    in_namespace(|| everybody_gets_one_copy(Kind::Udp, Kind::Udp, Version::V6));
-}
-
-#[test]
-fn raw_of_ipv4() {
-    in_namespace(|| everybody_gets_one_copy(Kind::Raw, Kind::Raw, Version::V4));
-}
-
-#[test]
-fn raw_of_ipv6() {
-    in_namespace(|| everybody_gets_one_copy(Kind::Raw, Kind::Raw, Version::V6));
-}
-
-#[test]
-fn udp_and_raw_of_ipv4() {
-    in_namespace(|| everybody_gets_one_copy(Kind::Udp, Kind::Raw, Version::V4));
-}
-
-#[test]
-fn udp_and_raw_of_ipv6() {
-    in_namespace(|| everybody_gets_one_copy(Kind::Udp, Kind::Raw, Version::V6));
-}
-
-#[test]
-fn raw_and_udp_of_ipv4() {
-    in_namespace(|| everybody_gets_one_copy(Kind::Raw, Kind::Udp, Version::V4));
-}
-
-#[test]
-fn raw_and_udp_of_ipv6() {
-    in_namespace(|| everybody_gets_one_copy(Kind::Raw, Kind::Udp, Version::V6));
+namespace_tests! {
+    udp_of_ipv4: everybody_gets_one_copy(Kind::Udp, Kind::Udp, Version::V4);
+    udp_of_ipv6: everybody_gets_one_copy(Kind::Udp, Kind::Udp, Version::V6);
+    raw_of_ipv4: everybody_gets_one_copy(Kind::Raw, Kind::Raw, Version::V4);
+    raw_of_ipv6: everybody_gets_one_copy(Kind::Raw, Kind::Raw, Version::V6);
+    udp_and_raw_of_ipv4: everybody_gets_one_copy(Kind::Udp, Kind::Raw, Version::V4);
+    udp_and_raw_of_ipv6: everybody_gets_one_copy(Kind::Udp, Kind::Raw, Version::V6);
+    raw_and_udp_of_ipv4: everybody_gets_one_copy(Kind::Raw, Kind::Udp, Version::V4);
+    raw_and_udp_of_ipv6: everybody_gets_one_copy(Kind::Raw, Kind::Udp, Version::V6);
 }
 
 #[test]

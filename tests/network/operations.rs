@@ -10,7 +10,6 @@ use roce::verbs::{
 };
 use roce::wire::RKey;
 
-use crate::netns::in_namespace;
 use crate::stage::{Kind, SEND, Side, Stage, Version, connect, connect_attr, pair, pattern};
 
 const MTUS: [Mtu; 5] = [Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096];
@@ -377,42 +376,13 @@ fn everything(kinds: [Kind; 2], version: Version) {
     stage.b.done(2);
 }
 
-#[test]
-fn udp_of_ipv4() {
-    in_namespace(|| everything([Kind::Udp, Kind::Udp], Version::V4));
-}
-
-#[test]
-fn udp_of_ipv6() {
-    in_namespace(|| everything([Kind::Udp, Kind::Udp], Version::V6));
-}
-
-#[test]
-fn raw_of_ipv4() {
-    in_namespace(|| everything([Kind::Raw, Kind::Raw], Version::V4));
-}
-
-#[test]
-fn raw_of_ipv6() {
-    in_namespace(|| everything([Kind::Raw, Kind::Raw], Version::V6));
-}
-
-#[test]
-fn udp_to_raw_of_ipv4() {
-    in_namespace(|| everything([Kind::Udp, Kind::Raw], Version::V4));
-}
-
-#[test]
-fn udp_to_raw_of_ipv6() {
-    in_namespace(|| everything([Kind::Udp, Kind::Raw], Version::V6));
-}
-
-#[test]
-fn raw_to_udp_of_ipv4() {
-    in_namespace(|| everything([Kind::Raw, Kind::Udp], Version::V4));
-}
-
-#[test]
-fn raw_to_udp_of_ipv6() {
-    in_namespace(|| everything([Kind::Raw, Kind::Udp], Version::V6));
+namespace_tests! {
+    udp_of_ipv4: everything([Kind::Udp, Kind::Udp], Version::V4);
+    udp_of_ipv6: everything([Kind::Udp, Kind::Udp], Version::V6);
+    raw_of_ipv4: everything([Kind::Raw, Kind::Raw], Version::V4);
+    raw_of_ipv6: everything([Kind::Raw, Kind::Raw], Version::V6);
+    udp_to_raw_of_ipv4: everything([Kind::Udp, Kind::Raw], Version::V4);
+    udp_to_raw_of_ipv6: everything([Kind::Udp, Kind::Raw], Version::V6);
+    raw_to_udp_of_ipv4: everything([Kind::Raw, Kind::Udp], Version::V4);
+    raw_to_udp_of_ipv6: everything([Kind::Raw, Kind::Udp], Version::V6);
 }

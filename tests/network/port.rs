@@ -7,7 +7,7 @@ use roce::link::raw::{self, Config};
 use roce::verbs::{AsyncEvent, Endpoint, EventType, Mtu, PortState, QpType};
 use roce::wire::Gid;
 
-use crate::netns::{Host, in_namespace, wire};
+use crate::common::netns::{Host, in_namespace, wire};
 use crate::stage::{Kind, PROGRESS_TIMEOUT, SEND, Side, connect_attr, open, pair};
 
 /// Waits for the next event, which must be about the port.

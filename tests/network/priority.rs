@@ -14,7 +14,7 @@ use roce::verbs::{AhAttr, Data, Mtu, QpType, SendWr, Target, UdTarget, WrId};
 use roce::wire::{Bits, Qpn, ROCE_PORT};
 use socket2::{Domain, Socket, Type};
 
-use crate::netns::{in_namespace, ip};
+use crate::common::netns::{in_namespace, ip};
 use crate::stage::{Kind, SEND, Side, connect_attr};
 
 /// A socket that is told the priorities of what it receives, as Linux does from 6.14 on.

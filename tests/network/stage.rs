@@ -15,7 +15,7 @@ use roce::verbs::{
 };
 use roce::wire::{Bits, Psn};
 
-use crate::netns::{Host, wire};
+use crate::common::netns::{Host, wire};
 
 /// Every right that a peer can have.
 pub const ALL: Access = Access::LOCAL_WRITE.union(Access::MW_BIND).union(Access::REMOTE);

@@ -7,7 +7,7 @@ use roce::engine::QpHandle;
 use roce::verbs::{AckTimeout, Data, Mtu, QpState, QpType, SendOp, SendWr, Wc, WcStatus, WrId};
 use roce::wire::{Bits, RKey};
 
-use crate::netns::{Host, in_namespace};
+use crate::common::netns::{Host, in_namespace};
 use crate::stage::{Kind, PROGRESS_TIMEOUT, SEND, Side, Stage, Version};
 use crate::stage::{connect, connect_attr, open, pair, pattern, short_timeouts};
 
@@ -109,14 +109,9 @@ fn outlive(kind: Kind, version: Version) {
     }
 }
 
-#[test]
-fn a_peer_dies_on_udp() {
-    in_namespace(|| outlive(Kind::Udp, Version::V4));
-}
-
-#[test]
-fn a_peer_dies_on_raw() {
-    in_namespace(|| outlive(Kind::Raw, Version::V6));
+namespace_tests! {
+    a_peer_dies_on_udp: outlive(Kind::Udp, Version::V4);
+    a_peer_dies_on_raw: outlive(Kind::Raw, Version::V6);
 }
 
 /// A peer is gone with its machine, and the wire with it.
@@ -159,14 +154,9 @@ fn outlive_the_wire(kind: Kind) {
     assert_quiet();
 }
 
-#[test]
-fn a_wire_is_cut_on_udp() {
-    in_namespace(|| outlive_the_wire(Kind::Udp));
-}
-
-#[test]
-fn a_wire_is_cut_on_raw() {
-    in_namespace(|| outlive_the_wire(Kind::Raw));
+namespace_tests! {
+    a_wire_is_cut_on_udp: outlive_the_wire(Kind::Udp);
+    a_wire_is_cut_on_raw: outlive_the_wire(Kind::Raw);
 }
 
 /// Number of successive looks at the threads of a process that must find all of them asleep.
@@ -265,22 +255,9 @@ fn interrupted(kind: Kind, version: Version) {
     assert_quiet();
 }
 
-#[test]
-fn an_interface_goes_down_and_comes_back_on_udp_of_ipv4() {
-    in_namespace(|| interrupted(Kind::Udp, Version::V4));
-}
-
-#[test]
-fn an_interface_goes_down_and_comes_back_on_udp_of_ipv6() {
-    in_namespace(|| interrupted(Kind::Udp, Version::V6));
-}
-
-#[test]
-fn an_interface_goes_down_and_comes_back_on_raw_of_ipv4() {
-    in_namespace(|| interrupted(Kind::Raw, Version::V4));
-}
-
-#[test]
-fn an_interface_goes_down_and_comes_back_on_raw_of_ipv6() {
-    in_namespace(|| interrupted(Kind::Raw, Version::V6));
+namespace_tests! {
+    an_interface_goes_down_and_comes_back_on_udp_of_ipv4: interrupted(Kind::Udp, Version::V4);
+    an_interface_goes_down_and_comes_back_on_udp_of_ipv6: interrupted(Kind::Udp, Version::V6);
+    an_interface_goes_down_and_comes_back_on_raw_of_ipv4: interrupted(Kind::Raw, Version::V4);
+    an_interface_goes_down_and_comes_back_on_raw_of_ipv6: interrupted(Kind::Raw, Version::V6);
 }

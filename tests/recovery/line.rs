@@ -16,7 +16,7 @@ use roce::verbs::{
     Access, AckTimeout, Connect, Data, Endpoint, MrHandle, Mtu, QpCap, QpInitAttr, QpType, SendOp,
     SendWr, Sge, Wc, WcStatus, WrId,
 };
-use roce::wire::{Bits, Gid, Opcode, Packet, Path, Psn};
+use roce::wire::{Bits, Gid, Opcode, Path, Psn};
 
 /// Time that a packet of data occupies the line: 4 KiB at 100 Gb/s. They are shorter here, for
 /// speed; only their number in flight matters.
@@ -271,11 +271,4 @@ impl Line {
 /// Bytes that tell sides and places apart.
 fn pattern(seed: u8) -> Vec<u8> {
     (0..BYTES as u32).map(|at| (at.wrapping_mul(0x9e37_79b1) >> 24) as u8 ^ seed).collect()
-}
-
-/// Returns the description of a packet, for messages of failed tests.
-#[allow(dead_code, reason = "for debugging")]
-pub fn words(bytes: &[u8]) -> String {
-    let packet = Packet::parse(&bytes[..bytes.len() - 4]).unwrap();
-    format!("{} psn {}", packet.bth().opcode(), packet.bth().psn())
 }

@@ -12,6 +12,7 @@
 mod agreement;
 mod captures;
 mod closed_forms;
+mod controllers;
 mod forged;
 mod line;
 mod spraying;

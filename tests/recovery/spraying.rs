@@ -41,6 +41,24 @@ fn paths_carry_the_same_load() {
 }
 
 #[test]
+fn packets_to_a_peer_that_drops_early_ones_take_one_path() {
+    let in_order = |config: &mut Config| {
+        config.paths = 8;
+        config.reorder = ReorderThreshold::SPRAYED;
+    };
+    let mut line = Line::new([&in_order, &in_order], false);
+    for side in &mut line.sides {
+        assert!(side.engine.agree_spraying(side.qp, true), "as it is configured");
+        assert!(!side.engine.agree_spraying(side.qp, false));
+    }
+    line.skew = Duration::from_nanos(300);
+    let share = line.stream(Work::Write, 50);
+    assert_eq!(line.sides[0].ports.len(), 1);
+    assert!(share > 0.95, "{share}");
+    assert_eq!([0, 1].map(|side| line.counter(side, Counter::WrongPort)), [0, 0]);
+}
+
+#[test]
 fn loss_is_found_among_reordered_packets() {
     for work in [Work::Write, Work::Read] {
         let mut line = Line::new([&sprayed, &sprayed], true);

@@ -27,6 +27,19 @@ pub struct Flaw {
     device: fn() -> Device,
 }
 
+/// Declares tables of flaws of one side: name, rules, capture points, set-up and device of each.
+macro_rules! flaws {
+    ($($(#[$doc:meta])* $vis:vis $table:ident: $side:ident {
+        $($name:literal, $rules:expr, $points:expr, $setup:expr => $device:expr;)*
+    })*) => {$(
+        $(#[$doc])*
+        $vis const $table: &[$crate::flaw::Flaw] = &[
+            $($crate::flaw::Flaw::$side($name, $rules, $points, || $setup, || $device),)*
+        ];
+    )*};
+}
+pub(crate) use flaws;
+
 impl Flaw {
     pub const fn responder(
         name: &'static str,

@@ -9,17 +9,15 @@
 mod broken_nic;
 #[path = "../common/mod.rs"]
 mod common;
+use common::loopback;
 mod connected;
-#[path = "../common/loopback.rs"]
-mod loopback;
 
-use std::io::{BufRead, BufReader};
 use std::process::{Output, Stdio};
-use std::sync::mpsc;
 
 use broken_nic::{BrokenNic, Flaw};
+use common::command::{Running, command, port_after, roce, text};
 use common::netns::{Host, in_namespace, wire};
-use common::process::{Child, Command};
+use common::process::Command;
 use common::tmp::Scratch;
 use roce::capture::Reader;
 use roce::conform::scenario;
@@ -34,10 +32,8 @@ fn capture(name: &str) -> String {
 
 /// A server that offers queue pairs, until it is dropped.
 struct Server {
-    child: Child,
+    process: Running,
     port: String,
-    /// Lines about the clients that it served.
-    served: mpsc::Receiver<String>,
 }
 
 impl Server {
@@ -45,45 +41,15 @@ impl Server {
         Self::run(&[&["serve", "-d", device, "-p", "0"], args].concat(), "serving with ")
     }
 
-    /// Starts a command that says on which TCP port it offers.
+    /// Starts a command that says so on which TCP port it offers.
     fn run(args: &[&str], says: &str) -> Self {
-        let mut child = Command::new(ROCE)
-            .args(args)
-            .env_remove("ROCE_TOKEN")
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut first = String::new();
-        while !first.contains(says) {
-            first.clear();
-            assert!(stderr.read_line(&mut first).unwrap() > 0, "it ended");
-        }
-        let (_, at) = first.split_once("TCP port ").unwrap_or_else(|| panic!("{first}"));
-        let port = at.split(' ').next().unwrap().trim().to_owned();
-        let (sender, served) = mpsc::channel();
-        std::thread::spawn(move || {
-            // A test that is not interested does not receive.
-            stderr.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
-        });
-        Self { child, port, served }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let process = Running::start(&mut command(args));
+        Self { port: port_after(&process, says), process }
     }
 }
 
 fn replay(args: &[&str]) -> Output {
-    let mut command = Command::new(ROCE);
-    command.arg("replay").args(args).env_remove("ROCE_TOKEN").output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+    roce(&[&["replay"], args].concat())
 }
 
 /// Returns a loopback address of this run.
@@ -171,10 +137,8 @@ fn peer_that_dies_is_found_and_the_smallest_sequence_is_written() {
         .spawn()
         .unwrap();
     // The first client asks whether the server lives at all; then the hunt begins.
-    for _ in 0..2 {
-        server.served.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
-    }
-    server.child.signal(Signal::KILL);
+    server.process.wait_until("two clients are served", |server| server.said().lines().count() > 2);
+    server.process.child.signal(Signal::KILL);
     let output = hunter.wait_with_output().unwrap();
     let said = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{said}{}", text(&output.stderr));
@@ -328,7 +292,7 @@ fn server_that_is_killed_ends_a_replay_with_an_error() {
         .spawn()
         .unwrap();
     std::thread::sleep(std::time::Duration::from_millis(500));
-    server.child.signal(Signal::KILL);
+    server.process.child.signal(Signal::KILL);
     let output = client.wait_with_output().unwrap();
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{}{errors}", text(&output.stdout));

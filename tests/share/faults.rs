@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::loopback::loopback;
+use crate::common::loopback::loopback;
 use crate::program::Program;
 
 fn runs(few: u64) -> u64 {
@@ -76,20 +76,25 @@ fn others_go_on_when_one_is_killed_or_stopped() {
 const REST: Duration = Duration::from_millis(20);
 const RESTS: u32 = 500;
 
-/// Number of descriptors of a program once it knows who has gone.
-fn descriptors_at_rest(program: &Program) -> usize {
+/// Descriptors and mappings of a program once it knows who has gone.
+fn resources_at_rest(program: &Program) -> [usize; 2] {
     let count = |_| {
         sleep(REST);
-        program.descriptors()
+        program.resources()
     };
-    (0..10).map(count).min().unwrap_or(0)
+    (0..10).map(count).min().unwrap_or_default()
+}
+
+/// Whether a program has no more than it had before, of each.
+fn has_no_more(program: &Program, before: [usize; 2]) -> bool {
+    program.resources().iter().zip(before).all(|(count, before)| *count <= before)
 }
 
 #[test]
 fn nothing_is_left_of_programs_that_come_and_go() {
     let address = IpAddr::from(loopback(200, 2));
     let mut stays = Program::start(address);
-    let mut most = 0;
+    let (mut most, mut shared) = ([0; 2], 0);
     for run in 0..runs(6) {
         let mut others: Vec<Program> = (0..3).map(|_| Program::start(address)).collect();
         for other in &mut others {
@@ -100,13 +105,15 @@ fn nothing_is_left_of_programs_that_come_and_go() {
             assert_eq!(other.end(), "done", "run {run}");
         }
         assert_eq!(stays.end(), "done", "run {run}");
+        shared = shared.max(stays.resources()[1]);
         // Killed, all of them.
         drop(others);
         if run == 2 {
-            most = descriptors_at_rest(&stays);
+            most = resources_at_rest(&stays);
+            assert!(shared > most[1], "it shared memory: {shared}, {most:?}");
         }
-        let is_back = |_: &u32| run <= 2 || stays.descriptors() <= most;
+        let is_back = |_: &u32| run <= 2 || has_no_more(&stays, most);
         let back = (0..RESTS).inspect(|_| sleep(REST)).find(is_back);
-        assert!(back.is_some(), "run {run}: {} descriptors, {most} before", stays.descriptors());
+        assert!(back.is_some(), "run {run}: {:?}, {most:?} before", stays.resources());
     }
 }

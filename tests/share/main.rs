@@ -12,17 +12,8 @@
     reason = "a test that fails says so by a panic"
 )]
 
-#[path = "../common/loopback.rs"]
-mod loopback;
-#[path = "../common/needs.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test is a crate of its own and uses a part of it"
-)]
-mod needs;
-#[path = "../common/process.rs"]
-mod process;
+#[path = "../common/mod.rs"]
+mod common;
 
 mod faults;
 mod program;

@@ -6,7 +6,7 @@ use std::process::{ChildStdin, ChildStdout, Stdio};
 
 use roce::net::{Connection, Endpoint};
 
-use crate::process::{Child, Command};
+use crate::common::process::{Child, Command};
 
 /// Address of the program; without it, the test below does nothing.
 const ADDRESS: &str = "ROCE_TEST_SHARED_ADDRESS";
@@ -69,11 +69,15 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn start(address: IpAddr) -> Self {
+        // One program stays for all runs.
+        let runs = std::env::var("ROCE_SHARE_RUNS").map_or(0, |runs| runs.parse().unwrap());
+        let deadline = std::time::Duration::from_secs(300 + 5 * runs);
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["program::program", "--exact", "--nocapture"])
             .env(ADDRESS, address.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .deadline(deadline)
             .spawn()
             .unwrap();
         let input = child.stdin.take().unwrap();
@@ -88,13 +92,18 @@ impl Program {
         writeln!(self.input, "{seed} {}", to.at).unwrap();
     }
 
-    /// Waits until it has; returns what it says.
+    /// Waits until it has; returns what it says, but not what the test harness says when a program
+    /// runs for a minute.
     pub(crate) fn end(&mut self) -> String {
-        self.output.next().unwrap_or_else(|| Ok("ended".to_owned())).unwrap()
+        let mut lines = self.output.by_ref().map(Result::unwrap);
+        lines.find(|line| !line.starts_with("test ")).unwrap_or_else(|| "ended".to_owned())
     }
 
-    /// Returns the number of its open descriptors.
-    pub(crate) fn descriptors(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    /// Returns the numbers of its open descriptors, and of its mappings of shared memory.
+    pub(crate) fn resources(&self) -> [usize; 2] {
+        let process = format!("/proc/{}", self.child.id());
+        let maps = std::fs::read_to_string(format!("{process}/maps")).unwrap();
+        let shared = maps.lines().filter(|line| line.contains("/memfd:roce"));
+        [std::fs::read_dir(format!("{process}/fd")).unwrap().count(), shared.count()]
     }
 }

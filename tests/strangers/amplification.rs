@@ -11,11 +11,11 @@ use roce::control::Protocol;
 use roce::group::{Config, Group, Hosts};
 use roce::net::Listener;
 
+use super::common::requests::{self, Bench, NONCE, first_line};
 use super::harness::{
-    AMPLIFICATION_MAX, Count, Running, Server, TcpStranger, ThirdParty, UdpStranger, address,
+    AMPLIFICATION_MAX, Count, Server, TcpStranger, ThirdParty, UdpStranger, address, spawn,
 };
 use super::packets::{REQ, Request, management, sealed};
-use super::requests::{self, Bench, NONCE, first_line};
 
 /// Bytes that a stranger sent, that came back to it, and that reached third parties.
 struct Row {
@@ -103,7 +103,7 @@ fn by_tcp(
 }
 
 fn connection_manager(third: &ThirdParty) -> Vec<Row> {
-    let server = Server::start(710, &["-R"], &[]);
+    let server = Server::start(address(710), &["-R"], &[]);
     let mut rows = by_requests("CM", 711, (server.address, 7).into(), &[], third);
     rows.iter_mut().for_each(|row| row.attempt = "REQ to a port without a listener");
     rows.truncate(1);
@@ -134,7 +134,7 @@ fn group(third: &ThirdParty) -> Vec<Row> {
 }
 
 fn serve(third: &ThirdParty) -> Vec<Row> {
-    let server = Server::start(740, &[], &[]);
+    let server = Server::start(address(740), &[], &[]);
     let (at, third) = (server.socket_address(), third.address);
     let plan = first_line(Protocol::Bench) + &Bench::new(third, "send", "ud").request();
     let gid = third.to_ipv6_mapped().to_string();
@@ -149,7 +149,7 @@ fn serve(third: &ThirdParty) -> Vec<Row> {
 }
 
 fn conform() -> Vec<Row> {
-    let server = Server::start_command(&["conform", "serve"], 750, &[], &[]);
+    let server = Server::run(&["conform", "serve"], address(750), &[], &[]);
     let said = format!("roce-conform 3 {NONCE}\n\"scenarios\"\n");
     vec![by_tcp("conform serve", "opening", 751, server.socket_address(), &said)]
 }
@@ -158,7 +158,7 @@ fn metrics() -> Vec<Row> {
     let at = format!("{}:0", address(760));
     let hosts = [1, 2].map(|port| format!("{}:{port}", address(760)));
     let args = ["mesh", "--metrics", &at, "--every", "1000", &hosts[0], &hosts[1]];
-    let mesh = Running::start(&args, &[]);
+    let mesh = spawn(&args, &[]);
     let said = mesh.wait_for("/metrics\n");
     let (_, rest) = said.split_once("http://").unwrap();
     let at: SocketAddr = rest.split_once("/metrics").unwrap().0.parse().unwrap();

@@ -8,18 +8,18 @@ use roce::conform::expand::Instance;
 use roce::conform::scenario::built_in;
 use roce::wire::{Psn, Qpn};
 
+use super::common::requests::NONCE;
 use super::harness::{
     Count, Server, TcpStranger, ThirdParty, UdpStranger, address, assert_not_amplified, run, text,
     wait_until,
 };
 use super::packets::{RTU, Request, management, rtu};
-use super::requests::NONCE;
 use super::serve::request;
 
 const TOKEN: [(&str, &str); 1] = [("ROCE_TOKEN", "correct-horse-battery")];
 
 fn start(number: u16, args: &[&str], env: &[(&str, &str)]) -> Server {
-    Server::start_command(&["conform", "serve"], number, args, env)
+    Server::run(&["conform", "serve"], address(number), args, env)
 }
 
 /// Runs some scenarios as an honest client; returns its exit status and what it said.

@@ -4,20 +4,17 @@
 //! back. A third party never asked for anything: it counts what reaches it. Nothing here waits
 //! longer than [`LONG`], and what ran out of time is named.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Output, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
-
-use super::loopback::loopback;
-
-/// Maximum time that anything may take on a machine under load.
-pub const LONG: Duration = Duration::from_secs(60);
+use crate::common::command::command;
+pub use crate::common::command::{LONG, Running, Server};
+use crate::common::loopback::loopback;
 
 /// Time after which what has not come is taken as not coming.
 pub const QUIET: Duration = Duration::from_millis(400);
@@ -254,136 +251,21 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// A command of `roce` that runs until it is dropped, and what it says on standard error.
-#[derive(Debug)]
-pub struct Running {
-    child: Child,
-    said: Arc<Mutex<String>>,
+/// Starts a command that runs until it is dropped, without a token, unless `env` has one.
+pub fn spawn(args: &[&str], env: &[(&str, &str)]) -> Running {
+    let mut command = command(args);
+    Running::start(command.envs(env.iter().copied()).stdin(Stdio::null()).stdout(Stdio::null()))
 }
 
-impl Running {
-    /// Starts the command without a token, unless `env` has one.
-    pub fn start(args: &[&str], env: &[(&str, &str)]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_roce"))
-            .args(args)
-            .env_remove("ROCE_TOKEN")
-            .envs(env.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let said = Arc::new(Mutex::new(String::new()));
-        let keep = Arc::clone(&said);
-        thread::spawn(move || {
-            let mut line = String::new();
-            while stderr.read_line(&mut line).is_ok_and(|count| count > 0) {
-                keep.lock().unwrap_or_else(PoisonError::into_inner).push_str(&line);
-                line.clear();
-            }
-        });
-        Self { child, said }
-    }
-
-    /// Returns what it has said so far.
-    pub fn said(&self) -> String {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Waits until it has said something, and returns all that it said.
-    #[track_caller]
-    pub fn wait_for(&self, text: &str) -> String {
-        let begun = Instant::now();
-        loop {
-            let said = self.said();
-            if said.contains(text) {
-                return said;
-            }
-            assert!(begun.elapsed() < LONG, "no '{text}' within {LONG:?}; it said: {said}");
-            thread::sleep(PAUSE);
-        }
-    }
-
-    #[track_caller]
-    pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
+/// Starts `roce serve` on a free port of an address of this suite.
+pub fn serve(number: u16, args: &[&str], env: &[(&str, &str)]) -> Server {
+    Server::start(address(number), args, env)
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A server of `roce` (`serve`, `conform serve`) on a loopback address of its own.
-#[derive(Debug)]
-pub struct Server {
-    pub process: Running,
-    pub address: Ipv4Addr,
-    pub port: u16,
-}
-
-impl Server {
-    /// Starts `roce serve` on a free port of an address of this suite.
-    pub fn start(number: u16, args: &[&str], env: &[(&str, &str)]) -> Self {
-        Self::start_command(&["serve"], number, args, env)
-    }
-
-    /// Starts another command that names its port as `roce serve` does.
-    pub fn start_command(
-        command: &[&str],
-        number: u16,
-        args: &[&str],
-        env: &[(&str, &str)],
-    ) -> Self {
-        let address = address(number);
-        let device = format!("udp:{address}");
-        let all = [command, &["-d", &device, "-p", "0"], args].concat();
-        let process = Running::start(&all, env);
-        let said = process.wait_for("TCP port ");
-        let (_, at) = said.split_once("TCP port ").unwrap();
-        let port = at.split([' ', '\n']).next().unwrap().parse().unwrap();
-        Self { process, address, port }
-    }
-
-    pub fn socket_address(&self) -> SocketAddr {
-        (self.address, self.port).into()
-    }
-}
-
-/// Runs the command of `roce` to its end; kills it after [`LONG`] and says so.
+/// Runs the command of `roce` to its end, without a token, unless `env` has one.
 #[track_caller]
 pub fn run(args: &[&str], env: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-    command.args(args).env_remove("ROCE_TOKEN").envs(env.iter().copied()).stdin(Stdio::null());
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let (out, err) = (drain(child.stdout.take().unwrap()), drain(child.stderr.take().unwrap()));
-    let begun = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if begun.elapsed() > LONG {
-            let _ = child.kill();
-            let _ = child.wait();
-            let said = String::from_utf8_lossy(&err.join().unwrap()).into_owned();
-            panic!("`roce {}` does not end within {LONG:?}; it said: {said}", args.join(" "));
-        }
-        thread::sleep(PAUSE);
-    };
-    Output { status, stdout: out.join().unwrap(), stderr: err.join().unwrap() }
-}
-
-/// Reads a pipe to its end in a thread of its own.
-fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = pipe.read_to_end(&mut bytes);
-        bytes
-    })
+    command(args).envs(env.iter().copied()).deadline(LONG).output().unwrap()
 }
 
 /// Returns both outputs of a command as one text.

@@ -15,17 +15,15 @@
 
 mod amplification;
 mod cm;
+#[path = "../common/mod.rs"]
+mod common;
 mod conform;
 mod group;
 mod harness;
 mod liar;
-#[path = "../common/loopback.rs"]
-mod loopback;
 mod mesh;
 mod metrics;
 mod net;
 mod packets;
 mod ping;
-#[path = "../common/requests.rs"]
-mod requests;
 mod serve;

@@ -3,7 +3,8 @@
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::harness::{Server, ThirdParty, run, text};
+use super::common::tmp::Scratch;
+use super::harness::{Server, ThirdParty, run, serve, text};
 use super::liar::{Behavior, Liar, responder};
 
 const TRUSTING: [&str; 1] = ["--any-gid"];
@@ -46,7 +47,7 @@ fn hosts_probe_no_third_party() {
             false => "\"end\"\n".to_owned(),
         });
     // With a token, a server that cannot prove it is not even asked for a responder.
-    let servers = [412, 413].map(|number| Server::start(number, &[], &TOKEN));
+    let servers = [412, 413].map(|number| serve(number, &[], &TOKEN));
     let (status, said) = mesh(&[&names(&servers)[..], &[liar.name()]].concat(), &TOKEN);
     assert_eq!(status, Some(1), "{said}");
     let named = findings(&said);
@@ -56,12 +57,11 @@ fn hosts_probe_no_third_party() {
 
 #[test]
 fn stopped_host_is_named_and_the_others_probe() {
-    let servers: Vec<Server> =
-        (420..425).map(|number| Server::start(number, &TRUSTING, &[])).collect();
+    let servers: Vec<Server> = (420..425).map(|number| serve(number, &TRUSTING, &[])).collect();
     let names = names(&servers);
-    servers[4].process.signal(Signal::STOP);
+    servers[4].process.child.signal(Signal::STOP);
     let (status, said) = mesh(&names, &[]);
-    servers[4].process.signal(Signal::CONT);
+    servers[4].process.child.signal(Signal::CONT);
     assert_eq!(status, Some(1), "{said}");
     assert_eq!(findings(&said), [("dead host".to_owned(), vec![names[4].clone()])], "{said}");
     let start = said.find('{').unwrap();
@@ -76,7 +76,7 @@ fn stopped_host_is_named_and_the_others_probe() {
 #[test]
 fn host_that_only_says_that_it_is_alive_is_given_up() {
     let alive = Liar::start(430, Behavior::Alive, |_| String::new());
-    let servers = [431, 432].map(|number| Server::start(number, &TRUSTING, &[]));
+    let servers = [431, 432].map(|number| serve(number, &TRUSTING, &[]));
     let names = [&names(&servers)[..], &[alive.name()]].concat();
     let (status, said) = mesh(&names, &[]);
     assert_eq!(status, Some(1), "{said}");
@@ -89,14 +89,12 @@ fn terminal_and_page_show_nothing_that_a_host_made_up() {
         let reason = "<script>alert(1)</script>&\"";
         format!("{}\n\"end\"\n", json!({"failed": {"target": 0, "reason": reason}}))
     });
-    let servers = [Server::start(441, &TRUSTING, &[])];
+    let servers = [serve(441, &TRUSTING, &[])];
     let names = [&names(&servers)[..], &[liar.name()]].concat();
-    let page = std::env::temp_dir().join(format!("roce-strangers-{}.html", std::process::id()));
-    let path = page.to_str().unwrap().to_owned();
-    let mut args = vec!["mesh", "-c", "5", "--paths", "1", "--html", &path];
+    let page = Scratch::name("strangers.html");
+    let mut args = vec!["mesh", "-c", "5", "--paths", "1", "--html", page.path()];
     args.extend(names.iter().map(String::as_str));
     let output = run(&args, &[]);
-    let html = std::fs::read_to_string(&page).unwrap();
-    std::fs::remove_file(&page).unwrap();
+    let html = page.text();
     assert!(!html.contains("<script") && html.contains("&lt;script&gt;"), "{}", text(&output));
 }

@@ -3,14 +3,14 @@
 use std::net::{Ipv4Addr, TcpListener};
 
 use super::harness::{
-    Count, QUIET, Running, Server, TcpStranger, ThirdParty, UdpStranger, accept, address,
-    assert_not_amplified, run, text, wait_until,
+    Count, QUIET, Server, TcpStranger, ThirdParty, UdpStranger, accept, address,
+    assert_not_amplified, run, serve, spawn, text, wait_until,
 };
 use roce::control::Protocol;
 use serde_json::Value;
 
+use super::common::requests::{self, Bench, first_line};
 use super::packets::{REP, REQ, RTU, Request, management, message_of, rtu};
-use super::requests::{self, Bench, first_line};
 
 const TOKEN: [(&str, &str); 1] = [("ROCE_TOKEN", "correct-horse-battery")];
 
@@ -35,7 +35,7 @@ fn begin(stranger: &mut TcpStranger, protocol: Protocol) -> String {
 
 #[test]
 fn third_party_gets_nothing_on_the_word_of_a_stranger() {
-    let server = Server::start(10, &["--offer"], &[]);
+    let server = serve(10, &["--offer"], &[]);
     let third = ThirdParty::new(11);
     let gid = third.address;
     let requests = [
@@ -62,7 +62,7 @@ fn third_party_gets_nothing_on_the_word_of_a_stranger() {
 
 #[test]
 fn proof_of_a_token_is_not_relayed() {
-    let server = Server::start(20, &[], &TOKEN);
+    let server = serve(20, &[], &TOKEN);
     let third = ThirdParty::new(21);
     // The stranger is a server to which a holder of the token talks.
     let rogue = TcpListener::bind((address(22), 0)).unwrap();
@@ -70,7 +70,7 @@ fn proof_of_a_token_is_not_relayed() {
     let (at, from) = (address(22).to_string(), format!("udp:{}", address(23)));
     for protocol in [Protocol::Bench, Protocol::Ping] {
         let args = ["ping", "-c", "1", "-d", &from, "-p", &port, &at];
-        let holder = Running::start(&args, &TOKEN);
+        let holder = spawn(&args, &TOKEN);
         let mut client = accept(&rogue);
         let first = client.line().unwrap();
         let nonce = first.rsplit(' ').next().unwrap();
@@ -106,7 +106,7 @@ fn proof_of_a_token_is_not_relayed() {
 
 #[test]
 fn client_with_a_token_takes_no_server_without_one() {
-    let open = Server::start(30, &[], &[]);
+    let open = serve(30, &[], &[]);
     let (port, to) = (open.port.to_string(), open.address.to_string());
     let hosts = [format!("{to}:{port}"), format!("{}:{port}", address(31))];
     for args in [
@@ -125,7 +125,7 @@ fn client_with_a_token_takes_no_server_without_one() {
 
 #[test]
 fn old_proof_opens_no_second_connection() {
-    let server = Server::start(40, &[], &TOKEN);
+    let server = serve(40, &[], &TOKEN);
     let mut stranger = TcpStranger::connect(41, server.socket_address());
     let first = begin(&mut stranger, Protocol::Ping);
     let mut again = TcpStranger::connect(41, server.socket_address());
@@ -145,7 +145,7 @@ fn old_proof_opens_no_second_connection() {
 
 #[test]
 fn half_open_strangers_keep_no_client_out() {
-    let server = Server::start(50, &["--max-clients", "8"], &[]);
+    let server = serve(50, &["--max-clients", "8"], &[]);
     // More silent connections than there may be clients, from many addresses.
     let silent: Vec<TcpStranger> = (0..24)
         .map(|number| {
@@ -164,7 +164,7 @@ fn half_open_strangers_keep_no_client_out() {
 
 #[test]
 fn lines_and_requests_that_are_too_large_are_refused() {
-    let server = Server::start(70, &[], &[]);
+    let server = serve(70, &[], &[]);
     let long = format!("roce-bench 4 {}\n", "a".repeat(4000));
     let mut stranger = TcpStranger::connect(71, server.socket_address());
     let _ = stranger.send(long.as_bytes());
@@ -227,7 +227,7 @@ fn address_of(udp: &UdpStranger) -> Ipv4Addr {
 
 #[test]
 fn request_for_a_connection_names_no_third_party() {
-    let server = Server::start(80, &["-R"], &[]);
+    let server = serve(80, &["-R"], &[]);
     let third = ThirdParty::new(81);
     let own = address(82);
     let mut udp = UdpStranger::new(82);
@@ -272,7 +272,7 @@ fn request_for_a_connection_names_no_third_party() {
 
 #[test]
 fn stranger_does_not_end_a_server_for_one_client() {
-    let server = Server::start(90, &["--once"], &[]);
+    let server = serve(90, &["--once"], &[]);
     for bytes in [&b""[..], b"roce-bench 4 ", b"GET / HTTP/1.1\r\n\r\n", b"0000:000"] {
         let mut stranger = TcpStranger::connect(91, server.socket_address());
         stranger.send(bytes).unwrap();
