@@ -58,6 +58,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     seed_libroce(root)?;
     seed_congestion(root)?;
     seed_sack(root)?;
+    seed_status(root)?;
     println!("{} frames", frames.len());
     Ok(())
 }
@@ -434,4 +435,12 @@ fn seed_libroce(root: &Path) -> std::io::Result<()> {
         all.extend(call);
     }
     put(root, "libroce", 24, &all)
+}
+
+/// A status with a line of each kind, and one of a later version.
+fn seed_status(root: &Path) -> std::io::Result<()> {
+    let head = "roce status 1\ndevice roce0 (udp:10.0.0.1)\nqps 3\ngid ::ffff:10.0.0.1\n";
+    let rates = "counter rcvd_pkts 7\nqp 17 40000000000 - - 0\nqp 18 1000 2000 500000 3\n";
+    put(root, "status_text", 0, format!("{head}{rates}").as_bytes())?;
+    put(root, "status_text", 1, format!("{head}color blue\n{rates}").as_bytes())
 }

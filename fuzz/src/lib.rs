@@ -41,6 +41,7 @@ pub use operations::operations;
 pub use replay::replay;
 pub use roce::group::fuzzing::{group_hello, group_link};
 pub use roce::net::fuzzing::{net_hello, net_ring};
+pub use roce::nic::status::fuzzing::status_text;
 pub use sack::sack;
 
 use roce::capture::{Copier, Error, Format, MAX_CAPTURED, Merge, Reader, Record};
@@ -92,6 +93,7 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("libroce", libroce),
     ("congestion", congestion),
     ("sack", sack),
+    ("status_text", status_text),
 ];
 
 /// A frame of some link type: everything that is said of it.

@@ -67,7 +67,10 @@ pub fn ring(input: &[u8]) {
                 0 => {
                     let (bytes, behind) = rest.split_at(rest.len().min((kind / 4).into()));
                     rest = behind;
-                    ring.write(number * 16, bytes);
+                    match number {
+                        0xffff => ring.write_express(bytes),
+                        _ => ring.write(number * 16, bytes),
+                    }
                 }
                 1 => {
                     let Some((head, behind)) = rest.split_first_chunk() else { return };
@@ -76,7 +79,11 @@ pub fn ring(input: &[u8]) {
                 }
                 2 => {
                     let base = u64::from(u32::from_le_bytes(*start)) & !15;
-                    ring.set_head(base + number as u64);
+                    let head = base + number as u64;
+                    if kind & 4 != 0 {
+                        ring.set_express(head);
+                    }
+                    ring.set_head(head);
                 }
                 _ => {
                     let mut count = 0;

@@ -129,6 +129,7 @@ fn pass(from: &mut Side, to: &mut Side, batch: &mut Batch, now: Instant) -> bool
     if from.engine.poll_transmit(now, batch) == 0 {
         return false;
     }
+    to.engine.prefetch_packets(batch.iter().map(|(_, packet)| packet));
     for mut train in batch.trains_mut() {
         let path = train.path;
         from.sealing.set_path(path);

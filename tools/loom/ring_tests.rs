@@ -20,6 +20,8 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
 #[derive(Default)]
 struct Ring {
     head: AtomicU64,
+    express: AtomicU64,
+    express_record: [AtomicU64; 2],
     tail: AtomicU64,
     asleep: AtomicU64,
     adopted: AtomicU64,
@@ -31,8 +33,8 @@ struct Ring {
 
 impl Ring {
     fn words(&self) -> RingWords<'_> {
-        let Self { head, tail, asleep, adopted, .. } = self;
-        RingWords { head, tail, asleep, adopted }
+        let Self { head, express, tail, asleep, adopted, .. } = self;
+        RingWords { head, express, tail, asleep, adopted }
     }
 
     fn publish(&self, head: u64) {
@@ -105,6 +107,37 @@ fn room_is_free_when_its_record_was_read() {
         if ring.words().published() == RECORD {
             assert_eq!(ring.records[0].load(Ordering::Relaxed), 1, "not yet written anew");
             ring.words().free(RECORD);
+        }
+        producer.join().unwrap();
+    });
+}
+
+#[test]
+fn express_record_is_whole() {
+    model(|| {
+        let ring = Arc::new(Ring::default());
+        let producer = {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || {
+                for number in 1..=2 {
+                    let head = number * RECORD;
+                    ring.words().put_express(head, || {
+                        for part in &ring.express_record {
+                            part.store(number, Ordering::Relaxed);
+                        }
+                    });
+                    ring.publish(head);
+                }
+            })
+        };
+        let published = ring.words().published();
+        let mut record = [0; 2];
+        let is_whole = published > 0
+            && ring.words().take_express(published, || {
+                record = [0, 1].map(|at| ring.express_record[at].load(Ordering::Relaxed));
+            });
+        if is_whole {
+            assert_eq!(record, [published / RECORD; 2]);
         }
         producer.join().unwrap();
     });

@@ -24,6 +24,18 @@ pub(crate) struct Channel {
 
 objects! { Channel: ibv_comp_channel; }
 
+impl Channel {
+    /// Drives the NIC for a while, unless the calling thread should rather sleep at once; returns
+    /// whether there is an event.
+    fn drive_until_event(&self) -> bool {
+        // SAFETY: nothing writes it after the channel was made.
+        let context = unsafe { (*self.c.get()).context };
+        // SAFETY: the context stays as long as the channel.
+        let context = unsafe { Context::of(context) };
+        context.is_ok_and(|context| context.nic.drive_until(|| !self.events.is_empty()))
+    }
+}
+
 /// Makes a channel.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
@@ -56,16 +68,22 @@ unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    waiting(|_| {
+    waiting(|has_waited| {
         // SAFETY: the program says that it is one.
         let channel = unsafe { Channel::of(channel) }?;
-        let taken = channel.events.take(|AssertSend(cq)| {
-            // SAFETY: it is there as long as the channel has an event of it, and cannot remove that
-            // just now.
-            if let Ok(queue) = unsafe { Cq::of(cq.cast()) } {
-                queue.completions.report();
-            }
-        })?;
+        let take = || {
+            channel.events.take(|AssertSend(cq)| {
+                // SAFETY: it is there as long as the channel has an event of it, and cannot remove
+                // that just now.
+                if let Ok(queue) = unsafe { Cq::of(cq.cast()) } {
+                    queue.completions.report();
+                }
+            })
+        };
+        let mut taken = take()?;
+        if taken.is_err() && !has_waited && channel.drive_until_event() {
+            taken = take()?;
+        }
         let AssertSend(event) = match taken {
             Ok(event) => event,
             Err(fd) => return Ok(Attempt::Wait(fd)),

@@ -217,6 +217,7 @@ unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         // SAFETY: it is open until this is done.
         let closing = unsafe { &*open };
         crate::env::report_counters(&closing.nic, &closing.device.name);
+        crate::sysfs::add_counters(closing.device);
         // SAFETY: it is open until this is done.
         if unsafe { (*open).destroy_objects() } {
             // The program may still try what it has, and reads tables of functions here: their

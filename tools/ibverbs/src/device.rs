@@ -2,6 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int};
+use std::mem;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::ptr;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use roce::device::Device as _;
 use roce::ibverbs::files::device_guid;
+use roce::ibverbs::files::hw_counters::HwCounters;
 use roce::ibverbs::ibv_device;
 use roce::link::{AddressFds, Link, NamedSpec, OpenError, Spec};
 use roce::nic::SoftNic;
@@ -68,6 +70,8 @@ struct Running {
     closed: Acks,
     /// The descriptors that hold its address.
     addresses: AddressFds,
+    /// Counters that were added to the device's files.
+    added: HwCounters,
 }
 
 /// The list of devices and their NICs, while a thread forks.
@@ -240,13 +244,26 @@ impl Device {
                 recovery.apply(config);
             })?)
         })?;
+        // Without it `roce devices` does not show the NIC.
+        let _ = started.publish_status(&self.name);
         let (closed, addresses) = (Acks::default(), started.address_fds());
         started.keep_until_closed(Closing::new(&closed));
         let started = Arc::new(started);
         let routes = Arc::clone(&self.routes);
         started.hand_events_to(move |event| routes.deliver(event));
-        *last = Running { nic: Arc::downgrade(&started), closed, addresses };
+        let added = HwCounters::default();
+        *last = Running { nic: Arc::downgrade(&started), closed, addresses, added };
         Ok(started)
+    }
+
+    /// Returns the counters that were added to its files.
+    pub(crate) fn added(&self) -> HwCounters {
+        lock(&self.nic).added
+    }
+
+    /// Takes note of counters that are added to its files; returns those that were before.
+    pub(crate) fn replace_added(&self, added: HwCounters) -> HwCounters {
+        mem::replace(&mut lock(&self.nic).added, added)
     }
 
     /// Opens its link. A child that was just forked may have the address for a moment longer than

@@ -48,7 +48,10 @@ const FILES_MAX: u32 = 10_000;
 /// The devices that there are.
 pub(crate) fn devices() -> Result<Vec<NamedSpec>> {
     match trusted("ROCE_DEVICES", is_secure_execution()) {
-        Some(list) => NamedSpec::parse_list(&list).map_err(|error| failed(&error, libc::EINVAL)),
+        Some(list) => NamedSpec::parse_list(&list).map_err(|error| {
+            log(&format!("ROCE_DEVICES: {error}"));
+            Failed::from_any(&error, libc::EINVAL)
+        }),
         None => Ok(Spec::of_every_interface()?.into_iter().map(NamedSpec::from).collect()),
     }
 }
@@ -153,7 +156,11 @@ pub(crate) fn failed(error: &(dyn Error + 'static), otherwise: c_int) -> Failed 
     let mut line = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
-        line = format!("{line}: {error}");
+        // Errors of links have the error of the system in their messages.
+        let text = error.to_string();
+        if !line.contains(&text) {
+            line = format!("{line}: {text}");
+        }
         source = error.source();
     }
     log(&line);

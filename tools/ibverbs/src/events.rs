@@ -171,6 +171,10 @@ impl<T> Queue<T> {
         if flags & libc::O_NONBLOCK != 0 { Err(Failed::EAGAIN) } else { Ok(Err(self.fd())) }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.events).is_empty()
+    }
+
     fn try_take(&self, note: impl Fn(&T)) -> Option<T> {
         let mut events = lock(&self.events);
         let event = events.pop_front()?;

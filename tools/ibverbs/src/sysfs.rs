@@ -10,6 +10,7 @@ use std::ptr;
 use std::sync::Mutex;
 
 use roce::device::Device as _;
+use roce::ibverbs::files::hw_counters::{self, HwCounters};
 use roce::ibverbs::files::{DeviceFiles, Node, Tree};
 use roce::link::GidTable;
 use roce::verbs::Guid;
@@ -78,6 +79,11 @@ fn soft_file(device: &Device, path: &str, rest: &str) -> Result<String> {
     };
     match files.into_iter().find(|(path, _)| *path == rest) {
         Some((_, Node::Text(text))) => Ok(text),
+        Some((path, Node::Counter)) => {
+            let name = path.strip_prefix("ports/1/").unwrap_or_default();
+            let own = device.counted().and_then(|counted| counted.get(name)).unwrap_or(0);
+            Ok((sum_of_programs(&device.name, name) + own).to_string())
+        }
         Some((_, Node::Unreadable)) => Err(Failed::EINVAL),
         _ => Err(Failed(libc::ENOENT)),
     }
@@ -94,6 +100,19 @@ impl Device {
             files.state = nic.query_port().map_or(files.state, |port| port.state);
         }
         files
+    }
+}
+
+impl Device {
+    /// Returns what its NIC has counted and not added to the files yet.
+    fn counted(&self) -> Option<HwCounters> {
+        let now = HwCounters::from(&self.running()?.counters());
+        Some(now.since(&self.added()))
+    }
+
+    fn take_counted(&self) -> Option<HwCounters> {
+        let now = HwCounters::from(&self.running()?.counters());
+        Some(now.since(&self.replace_added(now)))
     }
 }
 
@@ -116,6 +135,37 @@ pub(crate) fn refresh() {
     };
     if let Err(error) = result {
         env::failed(&error, libc::EIO);
+    }
+}
+
+/// Returns the roots of the files that programs of this run see: the one that `roce run` made, and
+/// where this process has redirected itself since.
+fn roots() -> Vec<PathBuf> {
+    let Some(root) = env::variable(TREE).map(PathBuf::from) else { return Vec::new() };
+    if root == Path::new("/") {
+        return if Path::new("/sys/devices/roce").is_dir() { vec![root] } else { Vec::new() };
+    }
+    let own = WRITTEN.try_lock().ok().and_then(|written| Some(written.as_ref()?.1.clone()));
+    let own = own.filter(|own| *own != root);
+    [root].into_iter().chain(own).collect()
+}
+
+/// Returns the sum of a counter of the programs that have closed a device.
+fn sum_of_programs(device: &str, name: &str) -> u64 {
+    let root = roots().into_iter().next();
+    root.and_then(|root| hw_counters::read_file(&root, device, name)).unwrap_or(0)
+}
+
+/// Adds what a device has counted, and has not added yet, to its files.
+pub(crate) fn add_counters(device: &Device) {
+    let roots = roots();
+    let Some(counted) = (!roots.is_empty()).then(|| device.take_counted()).flatten() else {
+        return;
+    };
+    for root in roots {
+        if let Err(error) = counted.add_to_files(&root, &device.name) {
+            env::failed(&error, libc::EIO);
+        }
     }
 }
 

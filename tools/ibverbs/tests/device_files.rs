@@ -115,6 +115,24 @@ fn every_way_of_looking_at_files_of_devices_answers_as_a_kernels() {
 }
 
 #[test]
+fn counters_are_the_sums_of_programs_that_have_closed_the_device() {
+    const PAIR: &str = "ibv_rc_pingpong -g 0 -n 50 >/dev/null & \
+        while ! ibv_rc_pingpong -g 0 -n 50 127.0.0.1 >/dev/null 2>&1; do sleep 0.1; done; wait; \
+        cd /sys/class/infiniband/roce0/ports/1 && cat counters/port_rcv_packets \
+        hw_counters/np_cnp_sent";
+    let here = Installed::new("counters");
+    for form in here.forms() {
+        let mut pair = here.run(Some(form), "udp:127.9.73.1", Path::new("sh"));
+        let said =
+            said(pair.args(["-c", &PAIR.replace("127.0.0.1", "127.9.73.1")]), "ibverbs-utils");
+        let [received, notified] = said.lines().collect::<Vec<_>>()[..] else { panic!("{said}") };
+        // Both of its ends, and ACKs.
+        assert!(received.parse::<u64>().unwrap() >= 100, "{form}: {said}");
+        assert_eq!(notified, "0", "{form}");
+    }
+}
+
+#[test]
 fn both_forms_have_the_same_files() {
     let here = Installed::new("same");
     let program = here.add(looker(), "files");

@@ -17,44 +17,36 @@ fn run(name: &str, devices: &str) {
     assert!(said.ends_with("fine\n"), "{said}");
 }
 
-#[test]
-fn many_threads_share_queues_and_nothing_is_left_of_closed_devices() {
-    run("threads.c", "udp:127.9.2.1 udp:127.9.2.2");
+/// Tests that run one of the programs with these devices.
+macro_rules! programs {
+    ($($(#[$meta:meta])* $test:ident: $program:literal, $devices:literal;)*) => {$(
+        $(#[$meta])*
+        #[test]
+        fn $test() {
+            run($program, $devices);
+        }
+    )*};
 }
 
-#[test]
-fn children_do_not_disturb_their_parents_and_the_killed_leave_nothing() {
-    run("forks.c", "udp:127.9.3.1 udp:127.9.3.2 udp:127.9.3.3 udp:127.9.3.4");
-}
-
-#[test]
-fn extended_verbs_do_what_their_manual_says() {
-    run("extended.c", "udp:127.9.4.1");
-}
-
-#[test]
-fn verbs_answer_as_the_kernel_and_providers_do() {
-    run("semantics.c", "udp:127.9.17.1");
-}
-
-#[test]
-fn structures_that_were_destroyed_copied_or_changed_are_refused() {
-    run("handles.c", "udp:127.9.18.1 udp:127.9.18.2");
-}
-
-#[test]
-fn domains_and_queue_pairs_are_shared_by_those_who_open_them_again() {
-    run("shared.c", "udp:127.9.5.1 udp:127.9.5.2");
-}
-
-#[test]
-fn memory_that_is_gone_fails_requests_and_the_program_lives() {
-    run("memory.c", "udp:127.9.7.1 udp:127.9.7.2");
-}
-
-#[test]
-fn own_address_is_at_the_gid_indexes_that_programs_expect() {
-    run("gids.c", "mlx5_0=udp:127.9.41.1 udp:127.9.41.2");
+programs! {
+    many_threads_share_queues_and_nothing_is_left_of_closed_devices:
+        "threads.c", "udp:127.9.2.1 udp:127.9.2.2";
+    children_do_not_disturb_their_parents_and_the_killed_leave_nothing:
+        "forks.c", "udp:127.9.3.1 udp:127.9.3.2 udp:127.9.3.3 udp:127.9.3.4";
+    extended_verbs_do_what_their_manual_says: "extended.c", "udp:127.9.4.1";
+    verbs_answer_as_the_kernel_and_providers_do: "semantics.c", "udp:127.9.17.1";
+    structures_that_were_destroyed_copied_or_changed_are_refused:
+        "handles.c", "udp:127.9.18.1 udp:127.9.18.2";
+    domains_and_queue_pairs_are_shared_by_those_who_open_them_again:
+        "shared.c", "udp:127.9.5.1 udp:127.9.5.2";
+    memory_that_is_gone_fails_requests_and_the_program_lives:
+        "memory.c", "udp:127.9.7.1 udp:127.9.7.2";
+    own_address_is_at_the_gid_indexes_that_programs_expect:
+        "gids.c", "mlx5_0=udp:127.9.41.1 udp:127.9.41.2";
+    signals_reach_threads_of_the_program_only: "signals.c", "udp:127.9.11.1";
+    closed_device_leaves_no_descriptors_and_refuses_what_was_left_open:
+        "close.c", "udp:127.9.12.1 udp:127.9.12.2";
+    small_stacks_suffice_and_threads_can_be_canceled: "stacks.c", "udp:127.9.8.1 udp:127.9.8.2";
 }
 
 /// Each allocation of a program's life fails, by itself and together with all that follow: a verb
@@ -124,19 +116,4 @@ fn setuid_program_ignores_the_environment_of_its_caller() {
         assert!(!pcap.exists() && !log.exists(), "files of another user's choice were written");
     }
     std::fs::remove_dir_all(&directory).unwrap();
-}
-
-#[test]
-fn signals_reach_threads_of_the_program_only() {
-    run("signals.c", "udp:127.9.11.1");
-}
-
-#[test]
-fn closed_device_leaves_no_descriptors_and_refuses_what_was_left_open() {
-    run("close.c", "udp:127.9.12.1 udp:127.9.12.2");
-}
-
-#[test]
-fn small_stacks_suffice_and_threads_can_be_canceled() {
-    run("stacks.c", "udp:127.9.8.1 udp:127.9.8.2");
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use roce::cm::{
     ChannelId, CmId, ConnParam, DeviceId, Ece, IdOption, IdState, JoinMode, Manager, RejectReason,
 };
+use roce::device::Device as _;
 use roce::ibverbs::ibv_qp_attr;
 use roce::memory::Region;
 use roce::verbs::{AttrMask, EventType, QpState, QpType};
@@ -334,7 +335,36 @@ fn conn_param(param: &abi::ConnParam, ece: Ece) -> Result<ConnParam<'_>> {
         retry_count: param.retry_count,
         rnr_retry_count: param.rnr_retry_count,
         ece,
+        selective_repeat: false,
     })
+}
+
+/// Whether a program may connect this queue pair with selective repeat: it is reliable, and of a
+/// device that does it. UCX connects by the number of a datagram queue pair, which is not.
+fn offers_selective_repeat(process: &Process, manager: &Manager, id: CmId, qpn: Qpn) -> bool {
+    let nic = manager.device_of(id).and_then(|device| process.nics.nic(device));
+    nic.is_some_and(|nic| {
+        let kind = nic.qp_by_number(qpn).and_then(|qp| nic.qp_kind(qp));
+        nic.offers_selective_repeat() && kind == Some(QpType::Rc)
+    })
+}
+
+/// Agrees on selective repeat for the queue pair of an id, if the peer does it, too; returns
+/// whether it is used. The queue pair must be connected to the peer already, as it is when
+/// librdmacm accepts or establishes: otherwise the program may connect it to another peer, which
+/// has not agreed.
+fn agree_selective_repeat(process: &Process, manager: &Manager, id: CmId, qpn: Qpn) -> bool {
+    let nic = manager.device_of(id).and_then(|device| process.nics.nic(device));
+    let Some((nic, (wanted, _))) = nic.zip(manager.qp_attr(id, QpState::Rtr).ok()) else {
+        return false;
+    };
+    let Some(qp) = nic.qp_by_number(qpn) else { return false };
+    let is_connected = nic.query_qp(qp).is_some_and(|attr| {
+        matches!(attr.qp_state, QpState::Rtr | QpState::Rts)
+            && attr.dest_qp_num == wanted.dest_qp_num
+            && attr.ah_attr.dgid == wanted.ah_attr.dgid
+    });
+    is_connected && nic.agree_selective_repeat(qp, manager.selective_repeat(id))
 }
 
 fn connect(call: &Call<'_>) -> Result<Attempt> {
@@ -342,7 +372,7 @@ fn connect(call: &Call<'_>) -> Result<Attempt> {
     if command.param.valid == 0 {
         return Err(Failed::EINVAL);
     }
-    let param = conn_param(&command.param, ece_of(&command.ece))?;
+    let mut param = conn_param(&command.param, ece_of(&command.ece))?;
     let destination = call.process.command(|manager, _| {
         let id = call.id_with_device(manager, command.id)?;
         let destination = manager.destination(id).map(|destination| destination.ip());
@@ -353,6 +383,7 @@ fn connect(call: &Call<'_>) -> Result<Attempt> {
         destination.is_some_and(|address| lock(&call.process.presence).is_absent(now, address));
     call.process.command(|manager, now| {
         let id = call.id_with_device(manager, command.id)?;
+        param.selective_repeat = offers_selective_repeat(call.process, manager, id, param.qpn);
         manager.connect(now, id, &param)?;
         if is_absent {
             manager.refuse_absent(id)?;
@@ -381,12 +412,16 @@ fn listen(call: &Call<'_>) -> Result<Attempt> {
 
 fn accept(call: &Call<'_>) -> Result<Attempt> {
     let command: abi::Accept = call.body();
-    let param = conn_param(&command.param, ece_of(&command.ece))?;
+    let mut param = conn_param(&command.param, ece_of(&command.ece))?;
     call.process.command(|manager, now| {
         let id = call.id_with_device(manager, command.id)?;
         if command.param.valid == 0 {
+            if let Some(qpn) = manager.local_qpn(id) {
+                agree_selective_repeat(call.process, manager, id, qpn);
+            }
             return Ok(manager.establish(id)?);
         }
+        param.selective_repeat = agree_selective_repeat(call.process, manager, id, param.qpn);
         Ok(manager.accept(now, id, command.uid, &param)?)
     })?;
     Ok(Attempt::Done)

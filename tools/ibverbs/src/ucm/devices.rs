@@ -34,6 +34,11 @@ impl Nics {
         lock(&self.open).get(&id).map(|(device, _)| *device)
     }
 
+    /// The NIC of a device.
+    pub(super) fn nic(&self, id: DeviceId) -> Option<Arc<SoftNic>> {
+        lock(&self.open).get(&id).map(|(_, nic)| Arc::clone(nic))
+    }
+
     fn find(&self, device: &'static Device) -> Option<DeviceId> {
         let open = lock(&self.open);
         open.iter().find(|(_, (known, _))| std::ptr::eq(*known, device)).map(|(id, _)| *id)
