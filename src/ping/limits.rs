@@ -2,11 +2,11 @@
 
 use core::time::Duration;
 
-/// Number of bytes of an acknowledgement, and of what a probe says.
+/// Number of bytes of an acknowledgement, and of the content of a probe.
 pub const ACK_BYTES: usize = 40;
 
-/// Number of bytes of a probe. Those behind the first [`ACK_BYTES`] are zero and not looked at:
-/// they are there so that the answers to a probe are no larger than the probe.
+/// Number of bytes of a probe. Bytes after the first [`ACK_BYTES`] are zero and ignored: with them
+/// the answers to a probe are no larger than the probe.
 pub const PROBE_BYTES: usize = 176;
 
 /// Number of bytes that headers add to a datagram: Ethernet, IPv6, UDP, BTH, DETH and ICRC.

@@ -1,4 +1,4 @@
-//! Hosts that the network takes long to reach, from all others.
+//! Finds hosts that the network takes long to reach from all others.
 //!
 //! A host that is far away is not slow. So the times of a host are compared with those of the other
 //! hosts of its rack, which are as far from everything as it is, and the times of a pair with those
@@ -17,7 +17,8 @@ const PEERS_PERCENT: usize = 80;
 /// Fewest other hosts of a rack to compare with.
 const RACK_MIN: usize = 2;
 
-/// Median network times of pairs, without their direction, that have enough of them.
+/// Returns the median network time of each pair of hosts that has enough samples. Both directions
+/// count as one pair.
 pub(super) fn times_of_pairs(
     mesh: &Mesh,
     thresholds: &Thresholds,
@@ -30,7 +31,7 @@ pub(super) fn times_of_pairs(
     enough.filter_map(|(pair, times)| Some((pair, times.median()?))).collect()
 }
 
-/// Names hosts that are slow in all directions.
+/// Finds hosts that are slow in all directions.
 pub(super) fn find(mesh: &Mesh, thresholds: &Thresholds) -> Vec<Finding> {
     let times = times_of_pairs(mesh, thresholds);
     let mut findings = compare_with_racks(mesh, &times, thresholds);
@@ -40,7 +41,7 @@ pub(super) fn find(mesh: &Mesh, thresholds: &Thresholds) -> Vec<Finding> {
     findings
 }
 
-/// Times of a host with each of its peers.
+/// Returns the times of a host with each of its peers.
 fn times_of(
     times: &BTreeMap<(usize, usize), Duration>,
     host: usize,
@@ -92,7 +93,8 @@ fn compare_with_racks(
     findings
 }
 
-/// Names hosts all of whose pairs have become slow, worst first, apart from those that are known.
+/// Finds hosts most of whose pairs have become slow, worst first, apart from those in `known`. If
+/// most pairs of the mesh have become slow, the finding is the network.
 fn compare_with_earlier_rounds(
     mesh: &Mesh,
     times: &BTreeMap<(usize, usize), Duration>,
