@@ -32,8 +32,9 @@ const ATTEMPTS: u8 = 4;
 const TRIES: u32 = 250;
 const TRY_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Time to wait to be admitted. All members may be stopped.
-const ANSWER_WAIT: Duration = Duration::from_millis(500);
+/// Time to wait to be admitted: all members may be stopped, but on a busy machine one that is not
+/// may get no processor for most of a second.
+const ANSWER_WAIT: Duration = Duration::from_secs(2);
 
 /// Joiners that wait to be admitted.
 const BACKLOG: i32 = 64;
