@@ -1,4 +1,4 @@
-//! Addresses: bind, listen, resolve, and the options of an id.
+//! Operations on the addresses of an id: bind, listen, resolve; and its options.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -16,22 +16,22 @@ use crate::time::Instant;
 use crate::verbs::{Errno, Mtu, QpType};
 use crate::wire::cm::PortSpace;
 
-/// Token of a query, by which its answer is matched. The answer to a query that is no longer open
-/// is ignored.
+/// Token that matches an answer to its [`Query`]. An answer to a query that is no longer open is
+/// ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ResolveToken {
     id: CmId,
     serial: u64,
 }
 
-/// A question to the caller: from which device and address is this destination reached?
+/// A query to the caller for the device and the local address that reach a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Query {
     /// Token for the answer.
     pub token: ResolveToken,
-    /// The id that wants to know.
+    /// The id that resolves the address.
     pub id: CmId,
-    /// The address that the program wants to come from.
+    /// The source address, if the program chose one.
     pub source: Option<IpAddr>,
     /// The address to reach.
     pub destination: SocketAddr,
@@ -48,12 +48,12 @@ pub struct Resolution {
     pub source: IpAddr,
     /// The hop limit of the route.
     pub hop_limit: u8,
-    /// The largest MTU of the port at the destination, if that is known: of an address of this
-    /// host. The path MTU is the smaller of this and the device's.
+    /// The MTU of the port at the destination, which is known if the destination is on this host.
+    /// The path MTU is the smaller of this and the device's.
     pub mtu: Option<Mtu>,
 }
 
-/// The unspecified address of the same family.
+/// Returns the unspecified address of the same family.
 fn wildcard_like(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -70,13 +70,14 @@ impl Manager {
         self.ids.get(id).ok_or(Error::NotFound("id"))
     }
 
-    /// Binds an id to an address of a device, or to a wildcard; port 0 is an ephemeral one.
+    /// Binds an id to an address of a device, or to a wildcard; port 0 stands for an ephemeral
+    /// port.
     pub fn bind(&mut self, id: CmId, address: SocketAddr) -> Result<(), Error> {
         self.bind_unless(id, address, |_| false)
     }
 
-    /// Binds an id as [`bind`](Self::bind) does, but to no ephemeral port that `is_taken`: another
-    /// manager of the address listens there.
+    /// Binds an id as [`bind`](Self::bind) does, but to no ephemeral port that `is_taken`, because
+    /// another manager of the address listens there.
     pub(crate) fn bind_unless(
         &mut self,
         id: CmId,
@@ -133,9 +134,9 @@ impl Manager {
         Ok(())
     }
 
-    /// Returns the address whose requests an id that is bound to `address` takes: a wildcard in
+    /// Returns the address at which an id that is bound to `address` gets requests: a wildcard in
     /// place of a loopback address that no device has, if
-    /// [`Config::loopback_is_wildcard`](super::Config) says so.
+    /// [`Config::loopback_is_wildcard`](super::Config) is set.
     pub fn bound_address(&self, address: SocketAddr) -> SocketAddr {
         let ip = address.ip();
         if !self.config.loopback_is_wildcard || !ip.is_loopback() || self.device_at(ip).is_some() {
@@ -144,8 +145,9 @@ impl Manager {
         SocketAddr::new(wildcard_like(ip), address.port())
     }
 
-    /// Lets an id take requests, at most `backlog` of which wait in its channel; 0 or more than the
-    /// limit is the limit. An id without an address is bound to 0.0.0.0 and an ephemeral port.
+    /// Lets an id take connection requests, of which at most `backlog` wait in its channel; 0
+    /// stands for the limit, to which larger values are reduced. An id without an address is bound
+    /// to 0.0.0.0 and an ephemeral port.
     pub fn listen(&mut self, id: CmId, backlog: u32) -> Result<(), Error> {
         if self.id(id)?.state == IdState::Idle {
             self.bind(id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
@@ -164,10 +166,10 @@ impl Manager {
         Ok(())
     }
 
-    /// Finds the device and the address from which `destination` is reached: asks the caller, who
-    /// answers with [`handle_resolution`](Self::handle_resolution). ADDR_RESOLVED or ADDR_ERROR
-    /// follows, the latter also when no answer comes in time. An id that is not
-    /// bound yet is bound to `source`, or to a wildcard.
+    /// Resolves the device and the local address that reach `destination`: queues a [`Query`],
+    /// which the caller answers with [`handle_resolution`](Self::handle_resolution). ADDR_RESOLVED
+    /// or ADDR_ERROR follows, the latter also if no answer comes within `timeout`. An id that is
+    /// not bound yet is bound to `source`, or to a wildcard.
     pub fn resolve_addr(
         &mut self,
         now: Instant,
@@ -203,7 +205,7 @@ impl Manager {
         let entry = self.id_mut(id)?;
         entry.state = IdState::AddrQuery;
         entry.destination = Some(destination);
-        // An id that is bound to a wildcard is on no device.
+        // An id that is bound to a wildcard has no device yet.
         let wanted = entry.source.filter(|_| entry.device.is_some()).map(|source| source.ip());
         let (space, port, tos) = (entry.space, entry.source.map_or(0, |s| s.port()), entry.tos);
         entry.resolving = Some(Resolving { serial, deadline: None });
@@ -220,7 +222,7 @@ impl Manager {
         }
     }
 
-    /// Ends the wait for an answer.
+    /// Cancels the query of an id.
     pub(super) fn cancel_query(&mut self, id: CmId) {
         self.set_id_deadline(id, None);
         if let Some(entry) = self.ids.get_mut(id) {
@@ -231,12 +233,13 @@ impl Manager {
 
     /// Whether a query is still open: its id exists, it was not answered and has not timed out.
     pub fn is_resolving(&self, token: ResolveToken) -> bool {
-        let stands = |entry: &Id| entry.resolving.is_some_and(|query| query.serial == token.serial);
-        self.ids.get(token.id).is_some_and(stands)
+        let is_open =
+            |entry: &Id| entry.resolving.is_some_and(|query| query.serial == token.serial);
+        self.ids.get(token.id).is_some_and(is_open)
     }
 
-    /// Takes the answer to a [`Query`]: a device and an address, or why there is none. Returns
-    /// whether the query was still open.
+    /// Handles the answer to a [`Query`]: a device and an address, or an error. Returns whether the
+    /// query was still open.
     pub fn handle_resolution(
         &mut self,
         token: ResolveToken,
@@ -247,34 +250,34 @@ impl Manager {
             return false;
         }
         self.cancel_query(id);
-        match answer.and_then(|way| self.apply_resolution(id, way)) {
+        match answer.and_then(|resolution| self.apply_resolution(id, resolution)) {
             Ok(()) => self.deliver(id, EventKind::AddrResolved, 0, EventParam::None),
             Err(errno) => self.resolution_failed(id, errno),
         }
         true
     }
 
-    /// Puts an id on the device and the address that reach its destination.
-    fn apply_resolution(&mut self, id: CmId, way: Resolution) -> Result<(), Errno> {
-        let device = self.devices.get(way.device).ok_or(Errno::ENODEV)?;
-        if !device.has(way.source) {
+    /// Assigns the device and the local address that reach its destination to an id.
+    fn apply_resolution(&mut self, id: CmId, resolution: Resolution) -> Result<(), Errno> {
+        let device = self.devices.get(resolution.device).ok_or(Errno::ENODEV)?;
+        if !device.has(resolution.source) {
             return Err(Errno::ENODEV);
         }
         let entry = self.ids.get_mut(id).ok_or(Errno::ENOENT)?;
-        if entry.device.is_some_and(|bound| bound != way.device) {
+        if entry.device.is_some_and(|bound| bound != resolution.device) {
             return Err(Errno::ENODEV);
         }
         if let Some(source) = &mut entry.source
             && entry.device.is_none()
         {
-            source.set_ip(way.source);
+            source.set_ip(resolution.source);
         }
-        entry.device = Some(way.device);
-        entry.hop_limit = way.hop_limit;
-        entry.peer_mtu = way.mtu;
+        entry.device = Some(resolution.device);
+        entry.hop_limit = resolution.hop_limit;
+        entry.peer_mtu = resolution.mtu;
         entry.state = IdState::AddrResolved;
         let (space, port) = (entry.space, entry.source.map_or(0, |source| source.port()));
-        let address = entry.source.map_or(way.source, |source| source.ip());
+        let address = entry.source.map_or(resolution.source, |source| source.ip());
         self.spaces.update(space, port, id, |binding| binding.address = address);
         Ok(())
     }
@@ -294,8 +297,8 @@ impl Manager {
         self.deliver(id, EventKind::AddrError, -errno.0, EventParam::None);
     }
 
-    /// Finds the path to the destination. On RoCE it follows from the addresses, so ROUTE_RESOLVED
-    /// comes at once.
+    /// Resolves the path to the destination. On RoCE the path follows from the addresses, so
+    /// ROUTE_RESOLVED is delivered at once.
     pub fn resolve_route(&mut self, id: CmId, timeout: Duration) -> Result<(), Error> {
         if timeout.is_zero() {
             return Err(Error::Argument("timeout"));

@@ -30,7 +30,7 @@ layouts! {
         events_completed: u32,
     }
 
-    /// A queue pair whose work requests are built call by call.
+    /// A queue pair whose work requests are built by calls of `ibv_wr_*`.
     struct ibv_qp_ex {
         qp_base: ibv_qp,
         comp_mask: u64,
@@ -60,7 +60,7 @@ layouts! {
         wr_flush: op!(*mut ibv_qp_ex, u32, u64, usize, u8, u8),
     }
 
-    /// The sizes of its queues.
+    /// Sizes of a queue pair's queues.
     struct ibv_qp_cap {
         max_send_wr: u32,
         max_recv_wr: u32,
@@ -88,7 +88,7 @@ layouts! {
         rx_hash_fields_mask: u64,
     }
 
-    /// Attributes of a new queue pair of any type. It begins as `ibv_qp_init_attr` does.
+    /// Attributes of a new queue pair of any type. Begins with the fields of `ibv_qp_init_attr`.
     struct ibv_qp_init_attr_ex {
         qp_context: *mut c_void,
         send_cq: *mut ibv_cq,

@@ -1,5 +1,5 @@
-//! Connections of devices without a connection manager: what it would tell goes over a TCP
-//! connection.
+//! Connections of devices without a connection manager: both sides exchange their queue pairs and
+//! hellos over a TCP connection.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -15,25 +15,25 @@ use crate::device::AnyQp;
 use crate::verbs::{Connect, ConnectError, Endpoint, Mtu, RetryCount};
 use crate::wire::{Bits, Gid, Psn, Qpn};
 
-/// Bytes of an offer: GID, QPN, PSN, MTU, and the hello.
+/// Length of an offer: GID, QPN, PSN, MTU, and the hello.
 pub(super) const OFFER: usize = 16 + 4 + 4 + 2 + hello::TOTAL;
 
 /// Answers to an offer.
 const ACCEPTED: u8 = 1;
 const REFUSED: u8 = 2;
 
-/// A peer that was reached.
+/// A connection to a peer.
 #[derive(Debug)]
 pub(super) struct Dialed {
     pub(super) ring: PeerRing,
     pub(super) info: ConnectionInfo,
 }
 
-/// A side's queue pair and hello.
+/// Message of each side: its queue pair, its MTU and its hello.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer {
     end: Endpoint,
-    /// Bytes of the largest packet of its port.
+    /// MTU of the port, in bytes.
     mtu: u16,
     pub(super) hello: [u8; hello::TOTAL],
 }
@@ -42,7 +42,7 @@ impl Offer {
     fn of(qp: &AnyQp, hello: [u8; hello::TOTAL]) -> Result<Self, Error> {
         let port = qp.pd().context().query_port()?;
         let mut end = qp.endpoint()?;
-        // The first address that is in use.
+        // The first GID that is set.
         let gids = qp.pd().context().gids();
         let used = gids.iter().find(|gid| **gid != Gid::default());
         end.gid = *used.ok_or(Error::QueuePair(ConnectError::NotFound))?;
@@ -95,7 +95,7 @@ fn info(stream: &TcpStream, private_data: &[u8]) -> ConnectionInfo {
     ConnectionInfo { local, peer, private_data: private_data.to_vec() }
 }
 
-/// Connects a stream, from an address of this machine if one is given.
+/// Opens a TCP connection, from the address `from` of this machine if it is given.
 fn connect_tcp(from: Option<IpAddr>, to: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     if let Some(from) = from {
@@ -105,7 +105,7 @@ fn connect_tcp(from: Option<IpAddr>, to: SocketAddr, timeout: Duration) -> io::R
     Ok(socket.into())
 }
 
-/// Connects a queue pair to that of a listener.
+/// Connects a queue pair to that of a listener at `to`.
 pub(super) fn connect(
     prepared: &Prepared,
     from: Option<IpAddr>,
@@ -131,8 +131,8 @@ pub(super) fn connect(
     Ok(Dialed { ring, info: info(&stream, private_data) })
 }
 
-/// Connects a queue pair to that of a peer that asks for it, and answers. The peer says by a byte
-/// when it is connected.
+/// Accepts the offer of a peer: connects a queue pair to the peer's, and answers. The peer sends
+/// [`ACCEPTED`] once its queue pair is connected.
 pub(super) fn accept(
     prepared: &Prepared,
     stream: &mut TcpStream,

@@ -1,4 +1,4 @@
-//! An open device, and its attributes.
+//! An open RDMA device of libibverbs, and queries of its attributes.
 #![allow(unsafe_code, reason = "calls of libibverbs")]
 
 use core::ffi::{CStr, c_int};
@@ -18,14 +18,14 @@ use crate::ibverbs::{
 use crate::verbs::{DeviceAttr, DeviceCaps, DeviceTag, Errno, GidType, PortAttr, PortNum};
 use crate::wire::Gid;
 
-/// The port that is used.
+/// Port of a device that is used.
 pub(super) const PORT: PortNum = PortNum::FIRST;
 
 /// Maximum number of GIDs of a port that can be named: an index has eight bits.
 const GIDS_MAX: usize = 256;
 
-/// Maximum number of slots of a device's GID table that are searched.
-const GID_PLACES_MAX: usize = 4096;
+/// Maximum number of entries of a device's GID table that are read.
+const GID_ENTRIES_MAX: usize = 4096;
 
 /// An open device. It is closed when nothing needs it any more.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(super) struct Context {
     pub(super) name: String,
     /// Directory of the device in sysfs.
     pub(super) directory: PathBuf,
-    /// The error number after which nothing works any more; zero while all is well.
+    /// Error number of the failure that broke the device; 0 while it works.
     broken: AtomicI32,
 }
 
@@ -48,7 +48,8 @@ unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
-/// A function that the header calls through the open device; `None` if the device has none.
+/// Returns a function of the table `ops` of an open device, through which the inline functions of
+/// `infiniband/verbs.h` call; `None` if the device lacks it.
 macro_rules! op {
     ($context:expr, $name:ident) => {{
         let at: *mut $crate::ibverbs::ibv_context = $context.at();
@@ -59,8 +60,8 @@ macro_rules! op {
     }};
 }
 
-/// A function that came after the first table was full; `None` if the library or the device has
-/// none.
+/// Returns a function of `verbs_context`, the table of functions that are newer than `ops`; `None`
+/// if the library or the device lacks it.
 macro_rules! extended {
     ($context:expr, $name:ident) => {{
         let offset = core::mem::offset_of!($crate::ibverbs::verbs_context, $name);
@@ -79,7 +80,7 @@ macro_rules! extended {
 pub(super) use {extended, op};
 
 impl Context {
-    /// Takes over what `ibv_open_device` of this library just returned.
+    /// Takes ownership of the pointer that `ibv_open_device` of this library just returned.
     pub(super) fn new(
         library: &'static Library,
         at: *mut ibv_context,
@@ -97,8 +98,8 @@ impl Context {
         self.at.as_ptr()
     }
 
-    /// The table of later functions, if it reaches to the one at `offset`: it grows at its
-    /// beginning, and `sz` says how far.
+    /// Returns the table of newer functions, if it has the one at `offset`. New functions are added
+    /// at its beginning; `sz` is its length.
     pub(super) fn extension(&self, offset: usize) -> Option<*const verbs_context> {
         // SAFETY: the device is open.
         let mark = unsafe { (*self.at()).abi_compat };
@@ -107,12 +108,13 @@ impl Context {
         }
         let whole = core::mem::offset_of!(verbs_context, context);
         let table: *const verbs_context = self.at().wrapping_byte_sub(whole).cast();
-        // SAFETY: so marked, a context is the end of this structure, of which `sz` is always there.
+        // SAFETY: a context with this mark is the last field of a `verbs_context`, which always has
+        // `sz`.
         let size = unsafe { (*table).sz };
         (size >= size_of::<verbs_context>().saturating_sub(offset)).then_some(table)
     }
 
-    /// The descriptor of events beside the work.
+    /// Returns the descriptor of asynchronous events.
     pub(super) fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the device is open.
         let fd = unsafe { (*self.at()).async_fd };
@@ -120,9 +122,9 @@ impl Context {
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
-    /// Notes that nothing works any more.
+    /// Records the error that broke the device.
     pub(super) fn set_broken(&self, errno: Errno) {
-        // The first reason is the one that counts.
+        // The first error is kept.
         let _ = self.broken.compare_exchange(0, errno.0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
@@ -136,8 +138,8 @@ impl Context {
     pub(super) fn query_device(&self) -> io::Result<DeviceAttr> {
         let mut attr = ibv_device_attr_ex::zeroed();
         if let Some(query) = extended!(self, query_device_ex) {
-            // SAFETY: the device is open, nothing more is asked, and there is room for as much as
-            // is said.
+            // SAFETY: the device is open, the input may be null, and `attr` has the length that is
+            // passed.
             let code =
                 unsafe { query(self.at(), core::ptr::null(), &raw mut attr, size_of_val(&attr)) };
             if check(code).is_ok() {
@@ -156,7 +158,7 @@ impl Context {
     pub(super) fn query_port(&self) -> io::Result<PortAttr> {
         let mut attr = ibv_port_attr::zeroed();
         let code = match extended!(self, query_port) {
-            // SAFETY: the device is open, and there is room for as much as is said.
+            // SAFETY: the device is open, and `attr` has the length that is passed.
             Some(query) => unsafe { query(self.at(), PORT.0, &raw mut attr, size_of_val(&attr)) },
             // SAFETY: the device is open, and the function fills the beginning of the structure.
             None => unsafe { (self.library.query_port)(self.at(), PORT.0, &raw mut attr) },
@@ -167,7 +169,7 @@ impl Context {
         })
     }
 
-    /// The identifiers of the port that speak RoCEv2, each at its index.
+    /// Returns the GIDs of the port for RoCEv2, each at its index; the others are unset.
     pub(super) fn gids(&self) -> Vec<Gid> {
         let found =
             self.query_gids().unwrap_or_else(|| sysfs::gids(&self.directory, PORT, GIDS_MAX));
@@ -185,12 +187,12 @@ impl Context {
     fn query_gids(&self) -> Option<Vec<(usize, Gid)>> {
         let query = self.library.query_gid_table?;
         let length = usize::try_from(self.query_port().ok()?.gid_tbl_len).ok()?;
-        // The table is that of all ports together.
+        // The table has the entries of all ports.
         let ports = usize::from(self.query_device().ok()?.phys_port_cnt.max(1));
         let mut entries =
-            vec![ibv_gid_entry::zeroed(); length.saturating_mul(ports).min(GID_PLACES_MAX)];
+            vec![ibv_gid_entry::zeroed(); length.saturating_mul(ports).min(GID_ENTRIES_MAX)];
         let (room, size) = (entries.len(), size_of::<ibv_gid_entry>());
-        // SAFETY: the device is open, and there is room for so many entries of this size.
+        // SAFETY: the device is open, and `entries` has `room` entries of this size.
         let count = unsafe { query(self.at(), entries.as_mut_ptr(), room, 0, size) };
         let count = usize::try_from(count).ok()?;
         let ours = entries.iter().take(count).filter(|entry| {
@@ -205,12 +207,12 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: whatever was made with it held it, so nothing is left.
+        // SAFETY: every object of the device holds its `Context`, so no object is left.
         let _: c_int = unsafe { (self.library.close_device)(self.at()) };
     }
 }
 
-/// Text in an array of C's, up to the zero behind it; empty if there is none.
+/// Returns the text in an array of C, up to its NUL; empty if it has none.
 pub(super) fn text(chars: &[core::ffi::c_char]) -> String {
     let bytes: Vec<u8> = chars.iter().map(|&char| char.to_ne_bytes()[0]).collect();
     CStr::from_bytes_until_nul(&bytes)

@@ -1,6 +1,6 @@
 //! States of a queue pair, and the behavior of each.
 //!
-//! How a queue pair gets from one to the next is in [`transition`](super::transition).
+//! The transitions between states are in [`transition`](super::transition).
 
 use super::QpType;
 use super::codes::codes;
@@ -9,7 +9,7 @@ codes! {
     /// The state of a queue pair: `ibv_qp_state`.
     #[derive(Default)]
     QpState, "IBV_QPS_" {
-        /// New, or made as new.
+        /// New, or reset.
         #[default]
         Reset = 0, "RESET", "RESET";
         /// Receives can be posted.
@@ -20,7 +20,7 @@ codes! {
         Rts = 3, "RTS", "RTS";
         /// The send queue is, or is being, drained.
         Sqd = 4, "SQD", "SQD";
-        /// The send queue failed; of unreliable queue pairs only.
+        /// The send queue failed: a state of unreliable queue pairs only.
         Sqe = 5, "SQE", "SQE";
         /// Error: work requests are flushed.
         Err = 6, "ERR", "ERR";
@@ -47,7 +47,7 @@ pub enum Sending {
     Nothing,
     /// Messages that were begun.
     Begun,
-    /// All.
+    /// All messages.
     Everything,
 }
 
@@ -60,7 +60,7 @@ pub struct StateRules {
     pub post_send: Posting,
     /// Whether requests from the peer are executed; else they are dropped.
     pub requests: bool,
-    /// Whether responses from the peer are looked at; else they are dropped.
+    /// Whether responses from the peer are processed; else they are dropped.
     pub responses: bool,
     /// Messages that are sent.
     pub sends: Sending,
@@ -86,7 +86,7 @@ macro_rules! rules {
     };
 }
 
-// State: receives posted, sends posted, requests executed, responses looked at, messages sent.
+// State: receives posted, sends posted, requests executed, responses processed, messages sent.
 rules! {
     Reset: Refused  Refused  false false Nothing;
     Init:  Queued   Refused  false false Nothing;
@@ -98,8 +98,8 @@ rules! {
 }
 
 impl QpState {
-    /// Returns the behavior of this state for a queue pair of this type. One with a shared receive
-    /// queue refuses receives in every state, which only the queue pair itself knows.
+    /// Returns the behavior of this state for a queue pair of this type, without a shared receive
+    /// queue: a queue pair with one refuses receives in every state.
     pub const fn rules_for(self, qp_type: QpType) -> StateRules {
         // Rule: S-02.1.
         let mut rules = self.rules();
@@ -110,13 +110,13 @@ impl QpState {
             (rules.post_send, rules.sends) = (Posting::Refused, Sending::Nothing);
         }
         rules.requests = rules.requests && qp_type.is_responder();
-        // Only who sends reliably gets any.
+        // Only reliable queue pairs with a send queue get responses.
         rules.responses = rules.responses && qp_type.is_reliable() && qp_type.has_send_queue();
         rules
     }
 
-    /// Whether a queue pair of this kind can be in this state: a reliable one never has its send
-    /// queue alone in error.
+    /// Whether a queue pair of this type can be in this state. A reliable queue pair is never in
+    /// SQE: when its send queue fails, the whole queue pair does.
     #[inline]
     pub const fn is_possible(self, qp_type: QpType) -> bool {
         !matches!(self, Self::Sqe) || qp_type.can_stop_sending_alone()

@@ -1,15 +1,15 @@
-//! Bytes and what they mean: every header of RoCE, from the capture's link layer to the connection
-//! manager.
+//! Wire formats: every header of RoCE, from the link layer of captures to the messages of the
+//! connection manager.
 //!
 //! There are two levels. A *view* ([`Bth`], [`Reth`], …) lies over bytes, accepts anything that is
-//! long enough and keeps values that mean nothing, so that broken packets can be shown and named. A
+//! long enough and keeps unknown values, so that broken packets can be shown and named. A
 //! *repr* ([`BthRepr`], …) is a struct of typed fields that cannot hold what the wire cannot carry,
 //! and emits itself. Both come from one declaration per header, written like its table in the
 //! specification.
 //!
 //! - [`Opcode`] is the source of truth: which headers follow a BTH, who sends it, how much it may
 //!   carry.
-//! - [`Packet`] is everything from the BTH up; [`Frame`] is everything below it, and knows the
+//! - [`Packet`] is everything from the BTH up; [`Frame`] is everything below it, and checks the
 //!   ICRC.
 //! - [`FrameRepr`] and [`PacketRepr`] build frames, with lengths, padding and checksums that fit.
 //! - [`mad`] and [`cm`] hold management datagrams and the connection manager's messages.
@@ -84,13 +84,13 @@ pub use path::{Path, PathHeaders, Prefixes, source_port};
 pub use repr::{FrameRepr, NetworkRepr};
 pub use tunnel::*;
 
-/// A header that lies over its bytes.
+/// A view of a header over its bytes.
 pub trait Header: FromBytes + KnownLayout + Immutable + Unaligned {
     /// Name of the layer.
     const LAYER: Layer;
 }
 
-/// The header that begins `offset` bytes into `bytes`.
+/// Returns the header that begins `offset` bytes into `bytes`.
 #[inline]
 pub fn view<H: Header>(bytes: &[u8], offset: usize) -> Result<&H, ParseError> {
     let rest = bytes.get(offset..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The one table of operations: properties that packets of every service and position share.
+//! Table of operations: their properties that do not depend on service or position in a message.
 
 /// Operation that a packet requests or answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,8 +15,8 @@ pub enum Operation {
     Acknowledge,
     /// The response to an atomic operation: the value before it.
     AtomicAcknowledge,
-    /// An acknowledgement of single packets behind a gap, of this crate's own: no standard peer
-    /// gets it.
+    /// An acknowledgement of single packets behind a gap: an extension of this crate, which is sent
+    /// only to peers that agreed to it.
     SelectiveAcknowledge,
     /// Compare and swap.
     CompareSwap,
@@ -51,7 +51,7 @@ pub enum Right {
 /// Response of a responder of a reliable service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Response {
-    /// Not at all: it is no request.
+    /// No response: the operation is not a request.
     None,
     /// An acknowledgement, which may be coalesced with others.
     Acknowledge,
@@ -68,7 +68,7 @@ impl Response {
         matches!(self, Self::Read | Self::Atomic)
     }
 
-    /// Whether packets of this operation are such a response.
+    /// Whether packets of `operation` are this response.
     pub const fn is_by(self, operation: Operation) -> bool {
         match self {
             Self::None => false,

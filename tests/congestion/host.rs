@@ -1,4 +1,4 @@
-//! One engine with one queue pair, for these tests.
+//! An engine with a connected queue pair and memory, for tests of congestion control.
 
 use std::net::Ipv4Addr;
 
@@ -39,7 +39,7 @@ impl Sent {
         Packet::parse(&self.bytes).unwrap().bth().opcode()
     }
 
-    /// Bytes on the wire: ICRC, UDP, IPv4, Ethernet, preamble and gap with it.
+    /// Returns the bytes on the wire, including ICRC, UDP, IPv4, Ethernet, preamble and gap.
     pub fn wire(&self) -> u64 {
         self.bytes.len() as u64 + 4 + 8 + 20 + 14 + 4 + 20
     }
@@ -65,6 +65,7 @@ impl Sent {
     }
 }
 
+/// An engine whose queue pair [`qp`](Self::qp) is connected to a peer.
 pub struct Host {
     pub engine: Engine,
     pub qp: QpHandle,
@@ -117,7 +118,7 @@ impl Host {
         self.qpns.push(self.engine.qp_number(qp).unwrap());
     }
 
-    /// Two connected hosts, each configured.
+    /// Creates two connected hosts, each configured by `configure`.
     pub fn pair(kind: QpType, configure: impl Fn(&mut Config)) -> [Self; 2] {
         let mut pair = [1, 2].map(|number| Self::new(number, kind, &configure));
         let [a, b] = &mut pair;
@@ -133,7 +134,7 @@ impl Host {
             .unwrap();
     }
 
-    /// Memory of this host, for a peer.
+    /// Returns the address and the R_Key of the host's memory, for a peer.
     pub fn memory(&self) -> (u64, roce::wire::RKey) {
         (self.buffer.addr(), self.mr.rkey())
     }
@@ -146,7 +147,7 @@ impl Host {
         self.post(SendOp::Read { remote_addr, rkey }, len);
     }
 
-    /// Number of completions since the last call, all of them successful.
+    /// Returns the number of completions since the last call, and checks that all are successful.
     pub fn completions(&mut self) -> usize {
         let mut done = [Wc::default(); 64];
         let count = self.engine.poll_cq(self.cq, &mut done);
@@ -162,7 +163,7 @@ impl Host {
         self.engine.rate(self.qp).unwrap().rate
     }
 
-    /// The next packet, if there is one.
+    /// Returns the next packet to send, if there is one.
     pub fn next(&mut self, now: Instant) -> Option<Sent> {
         self.one.clear();
         if self.engine.poll_transmit(now, &mut self.one) == 0 {
@@ -172,7 +173,7 @@ impl Host {
         Some(Sent { path: *path, bytes: bytes[..bytes.len() - 4].to_vec() })
     }
 
-    /// All packets that may be sent now.
+    /// Returns all packets that may be sent now.
     pub fn all(&mut self, now: Instant) -> Vec<Sent> {
         std::iter::from_fn(|| self.next(now)).collect()
     }

@@ -1,5 +1,5 @@
-//! Multicast groups: everybody who is in one gets one copy of each packet, on the sender's machine
-//! and on others.
+//! Multicast groups: each member gets one copy of each packet, on the sender's machine and on
+//! others.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
@@ -20,9 +20,11 @@ use crate::stage::{Kind, Side, Version, WIRE_MTU, connect_attr, open, pattern};
 /// Number of receives of a member.
 const RECEIVES: usize = 128;
 
-/// Length of a message, and of its buffer behind the header.
+/// Length of a message.
 const LENGTH: usize = 600;
-const ROOM: usize = LENGTH + 40;
+
+/// Length of a receive: the GRH and a message.
+const RECEIVE_BYTES: usize = LENGTH + 40;
 
 /// A datagram queue pair on a host.
 struct Member<'h> {
@@ -43,8 +45,8 @@ impl<'h> Member<'h> {
     }
 
     fn post_receive(&mut self) {
-        let place = self.posted as usize % RECEIVES * ROOM;
-        self.side.recv(self.qp, self.posted, &[self.side.sge(place, ROOM)]);
+        let offset = self.posted as usize % RECEIVES * RECEIVE_BYTES;
+        self.side.recv(self.qp, self.posted, &[self.side.sge(offset, RECEIVE_BYTES)]);
         self.posted += 1;
     }
 
@@ -56,7 +58,7 @@ impl<'h> Member<'h> {
         self.side.nic.detach_multicast(self.qp, group).unwrap();
     }
 
-    fn way(&self, to: Gid) -> AhHandle {
+    fn ah(&self, to: Gid) -> AhHandle {
         self.side.nic.create_ah(self.side.pd, AhAttr::new(to, 0)).unwrap()
     }
 
@@ -64,9 +66,9 @@ impl<'h> Member<'h> {
     fn send(&self, ah: AhHandle, qpn: Qpn, numbers: impl IntoIterator<Item = u32>) {
         let qkey = connect_attr(Mtu::M1024).qkey;
         for number in numbers {
-            let place = RECEIVES * ROOM + number as usize % 64 * LENGTH;
-            self.side.buffer.write(place, &pattern(number.into(), LENGTH)).unwrap();
-            let sges = [self.side.sge(place, LENGTH)];
+            let offset = RECEIVES * RECEIVE_BYTES + number as usize % 64 * LENGTH;
+            self.side.buffer.write(offset, &pattern(number.into(), LENGTH)).unwrap();
+            let sges = [self.side.sge(offset, LENGTH)];
             let op = SendOp::Send { imm: Some(number.to_be_bytes()) };
             let wr = SendWr::new(WrId(u64::MAX), op, Data::Gather(&sges));
             let target = Target::Ud(UdTarget { ah, qpn, qkey });
@@ -74,13 +76,13 @@ impl<'h> Member<'h> {
         }
     }
 
-    /// The number of the next message, which is whole, and the address it was sent to.
+    /// Receives the next message, and checks its content. Returns its number and its destination.
     #[track_caller]
     fn receive(&mut self) -> (u32, IpAddr) {
         let wc = self.next_received();
-        assert_eq!(wc.byte_len as usize, ROOM);
+        assert_eq!(wc.byte_len as usize, RECEIVE_BYTES);
         let number = u32::from_be_bytes(wc.imm().unwrap());
-        let bytes = self.side.read(wc.id.0 as usize % RECEIVES * ROOM, ROOM);
+        let bytes = self.side.read(wc.id.0 as usize % RECEIVES * RECEIVE_BYTES, RECEIVE_BYTES);
         assert!(bytes[40..] == pattern(number.into(), LENGTH), "message {number} is damaged");
         self.post_receive();
         let header = &bytes[..40];
@@ -107,7 +109,7 @@ impl<'h> Member<'h> {
         }
     }
 
-    /// The next messages are these, sent to `group`, in order and none twice.
+    /// Checks that the next messages are these, sent to `group`, in order and without duplicates.
     #[track_caller]
     fn receives(&mut self, group: IpAddr, numbers: impl IntoIterator<Item = u32>) {
         for number in numbers {
@@ -123,7 +125,7 @@ fn groups(version: Version) -> [IpAddr; 2] {
     }
 }
 
-/// A second address of a host.
+/// Adds a second address to a host.
 fn second(host: &Host, version: Version, number: u8) -> IpAddr {
     match version {
         Version::V4 => {
@@ -137,8 +139,9 @@ fn second(host: &Host, version: Version, number: u8) -> IpAddr {
     }
 }
 
-/// Two NICs on each of two hosts, in a group; one of the first host sends, and is of kind `from`.
-fn everybody_gets_one_copy(from: Kind, to: Kind, version: Version) {
+/// Checks that each of four NICs in a group, two on each of two hosts, gets one copy of each
+/// packet. The sender is of kind `from`.
+fn each_member_gets_one_copy(from: Kind, to: Kind, version: Version) {
     let (left, right) = wire(WIRE_MTU);
     let addresses = [second(&left, version, 7), second(&right, version, 8)];
     let mut members = [
@@ -151,28 +154,28 @@ fn everybody_gets_one_copy(from: Kind, to: Kind, version: Version) {
     for member in &members {
         member.attach(gid(group)).unwrap();
     }
-    // Another group is another group; and a member of two gets the packets of both.
+    // Groups are separate, and a member of two groups gets the packets of both.
     members[2].attach(gid(other)).unwrap();
-    let (ah, other_ah) = (members[0].way(gid(group)), members[0].way(gid(other)));
+    let (ah, other_ah) = (members[0].ah(gid(group)), members[0].ah(gid(other)));
     members[0].send(ah, Qpn::MULTICAST, 0..1);
     members.iter_mut().for_each(|member| member.receives(group, 0..1));
     members[0].send(ah, Qpn::MULTICAST, 1..40);
     members.iter_mut().for_each(|member| member.receives(group, 1..40));
     members[0].send(other_ah, Qpn::MULTICAST, 100..103);
     members[2].receives(other, 100..103);
-    // Who leaves gets nothing any more, though others on its machine do; that nothing came before
-    // is seen by what comes next.
+    // A member that leaves gets no more packets, although others on its machine do: the next
+    // message that it gets is one that was sent to it later.
     members[2].detach(gid(group));
-    members[3].send(members[3].way(gid(group)), Qpn::MULTICAST, 40..45);
+    members[3].send(members[3].ah(gid(group)), Qpn::MULTICAST, 40..45);
     for member in [0, 1, 3] {
         members[member].receives(group, 40..45);
     }
     let end = members[2].side.nic.endpoint(members[2].qp).unwrap();
-    members[0].send(members[0].way(end.gid), end.qpn, 45..46);
+    members[0].send(members[0].ah(end.gid), end.qpn, 45..46);
     members[2].receives(version.of(&right), 45..46);
     members[0].send(other_ah, Qpn::MULTICAST, 103..105);
     members[2].receives(other, 103..105);
-    // And who joins again gets it again.
+    // A member that joins again gets packets again.
     members[2].attach(gid(group)).unwrap();
     members[0].send(ah, Qpn::MULTICAST, 46..60);
     members.iter_mut().for_each(|member| member.receives(group, 46..60));
@@ -185,14 +188,14 @@ fn everybody_gets_one_copy(from: Kind, to: Kind, version: Version) {
 }
 
 namespace_tests! {
-    udp_of_ipv4: everybody_gets_one_copy(Kind::Udp, Kind::Udp, Version::V4);
-    udp_of_ipv6: everybody_gets_one_copy(Kind::Udp, Kind::Udp, Version::V6);
-    raw_of_ipv4: everybody_gets_one_copy(Kind::Raw, Kind::Raw, Version::V4);
-    raw_of_ipv6: everybody_gets_one_copy(Kind::Raw, Kind::Raw, Version::V6);
-    udp_and_raw_of_ipv4: everybody_gets_one_copy(Kind::Udp, Kind::Raw, Version::V4);
-    udp_and_raw_of_ipv6: everybody_gets_one_copy(Kind::Udp, Kind::Raw, Version::V6);
-    raw_and_udp_of_ipv4: everybody_gets_one_copy(Kind::Raw, Kind::Udp, Version::V4);
-    raw_and_udp_of_ipv6: everybody_gets_one_copy(Kind::Raw, Kind::Udp, Version::V6);
+    udp_of_ipv4: each_member_gets_one_copy(Kind::Udp, Kind::Udp, Version::V4);
+    udp_of_ipv6: each_member_gets_one_copy(Kind::Udp, Kind::Udp, Version::V6);
+    raw_of_ipv4: each_member_gets_one_copy(Kind::Raw, Kind::Raw, Version::V4);
+    raw_of_ipv6: each_member_gets_one_copy(Kind::Raw, Kind::Raw, Version::V6);
+    udp_and_raw_of_ipv4: each_member_gets_one_copy(Kind::Udp, Kind::Raw, Version::V4);
+    udp_and_raw_of_ipv6: each_member_gets_one_copy(Kind::Udp, Kind::Raw, Version::V6);
+    raw_and_udp_of_ipv4: each_member_gets_one_copy(Kind::Raw, Kind::Udp, Version::V4);
+    raw_and_udp_of_ipv6: each_member_gets_one_copy(Kind::Raw, Kind::Udp, Version::V6);
 }
 
 #[test]
@@ -212,8 +215,8 @@ fn the_queue_pairs_of_a_nic_join_and_leave_together() {
                 text.unwrap().contains("030201EF")
             };
             assert!(is_in(&right) && !is_in(&left));
-            // One is not ready to receive, and has no say in what the other gets.
-            let ah = sender.way(gid(group));
+            // The idle queue pair is not ready to receive, which does not affect the other.
+            let ah = sender.ah(gid(group));
             sender.send(ah, Qpn::MULTICAST, 0..3);
             member.receives(group, 0..3);
             member.side.nic.detach_multicast(idle, gid(group)).unwrap();
@@ -223,7 +226,7 @@ fn the_queue_pairs_of_a_nic_join_and_leave_together() {
             member.detach(gid(group));
             assert!(!is_in(&right));
             assert_eq!(member.side.nic.counters().get(Counter::WrongState), 3);
-            // What ends with its groups leaves them, too.
+            // A NIC that is dropped leaves its groups.
             member.attach(gid(group)).unwrap();
             drop(member);
             assert!(!is_in(&right));
@@ -244,9 +247,9 @@ fn a_member_that_sleeps_is_woken() {
             let qp = side.nic.create_simple_qp(side.pd, cq, QpType::Ud).unwrap();
             side.nic.open_datagram(qp, &connect_attr(Mtu::M1024)).unwrap();
             right.run(|| side.nic.attach_multicast(qp, gid(group))).unwrap();
-            side.recv(qp, 1, &[side.sge(0, ROOM)]);
+            side.recv(qp, 1, &[side.sge(0, RECEIVE_BYTES)]);
             side.nic.request_notify(cq, Notify::Next);
-            sender.send(sender.way(gid(group)), Qpn::MULTICAST, 0..1);
+            sender.send(sender.ah(gid(group)), Qpn::MULTICAST, 0..1);
             let woken = channel.wait(Some(crate::stage::PROGRESS_TIMEOUT)).unwrap();
             assert_eq!(woken, Some(cq), "{kind:?}");
         }
@@ -266,8 +269,8 @@ fn wrappers_pass_groups_on() {
         let sender = Member::new(&left, wrap(open(Kind::Udp, &left, left.v6.into())));
         let mut member = Member::new(&right, wrap(open(Kind::Raw, &right, right.v6.into())));
         member.attach(gid(group)).unwrap();
-        sender.send(sender.way(gid(group)), Qpn::MULTICAST, 0..4);
-        // One of them was doubled, as was asked for.
+        sender.send(sender.ah(gid(group)), Qpn::MULTICAST, 0..4);
+        // The impairment duplicates one message.
         let mut seen: Vec<u32> = (0..5).map(|_| member.receive().0).collect();
         seen.sort_unstable();
         assert_eq!(seen, [0, 1, 1, 2, 3]);
@@ -276,7 +279,7 @@ fn wrappers_pass_groups_on() {
 }
 
 #[test]
-fn what_cannot_be_joined_says_why() {
+fn refused_group_is_named_with_the_reason() {
     in_namespace(|| {
         let (left, _right) = wire(WIRE_MTU);
         let member = Member::new(&left, open(Kind::Udp, &left, left.v4.into()));
@@ -286,7 +289,7 @@ fn what_cannot_be_joined_says_why() {
         assert_eq!(error(left.v6.into()), not_a_group);
         let other_version = "the group and the link are of different versions of IP";
         assert_eq!(error(groups(Version::V6)[0]), other_version);
-        // What was not joined is not had.
+        // Groups that were not joined do not keep the queue pair in use.
         member.side.nic.destroy_qp(member.qp).unwrap();
         let member = Member::new(&left, open(Kind::Raw, &left, second(&left, Version::V4, 9)));
         for number in 0..64 {

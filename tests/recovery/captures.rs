@@ -1,4 +1,4 @@
-//! Captures of selective repeat, as the analysis and the replay see them.
+//! Analysis and replay of captures of selective repeat.
 #![cfg(feature = "replay")]
 
 use std::collections::BTreeSet;
@@ -13,8 +13,8 @@ use roce::wire::{Gid, LinkType, ROCE_PORT};
 
 use super::line::{Line, MTU, Work, selective};
 
-/// A capture at the sender of requests on a line that loses data, and the number of packets that
-/// were retransmitted.
+/// Returns a capture at the sender of requests on a line that loses data, and the number of packets
+/// that were retransmitted.
 fn capture(work: Work) -> (Vec<u8>, u64) {
     let mut line = Line::new([&selective, &selective], true);
     line.capture = Some(PcapWriter::new(Vec::new(), LinkType::RAW).unwrap());
@@ -24,6 +24,7 @@ fn capture(work: Work) -> (Vec<u8>, u64) {
     (line.capture.unwrap().into_inner(), retransmitted)
 }
 
+/// Sink that keeps messages, and counts packets that the analysis calls retransmissions.
 #[derive(Default)]
 struct Recorder {
     messages: Vec<Message>,

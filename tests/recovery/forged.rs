@@ -1,4 +1,4 @@
-//! SACKs of strangers: within and beyond the window they harm no more than forged ACKs do.
+//! Forged SACKs, within and beyond the window: they do no more harm than forged ACKs.
 
 use roce::engine::{Counter, Disposition};
 use roce::wire::aeth::{Answer, NakCode};
@@ -8,6 +8,7 @@ use roce::wire::{
 
 use super::line::{Line, Work, selective};
 
+/// Returns a SACK to the first side.
 fn sack(line: &Line, psn: Psn, base: Psn, words: u32, bitmap: &[u8], msn: u32) -> Vec<u8> {
     let qpn: Qpn = line.sides[0].engine.qp_number(line.sides[0].qp).unwrap();
     let bth = BthRepr::new(Opcode::RC_SELECTIVE_ACKNOWLEDGE, qpn, psn);
@@ -22,8 +23,8 @@ fn sack(line: &Line, psn: Psn, base: Psn, words: u32, bitmap: &[u8], msn: u32) -
     out
 }
 
-/// A line on which some packets are in flight, and the oldest PSN of them.
-fn busy() -> (Line, Psn) {
+/// Returns a line on which ten messages were sent and acknowledged, and the next PSN.
+fn used_line() -> (Line, Psn) {
     let mut line = Line::new([&selective, &selective], true);
     line.stream(Work::Write, 10);
     let side = &line.sides[0];
@@ -33,7 +34,7 @@ fn busy() -> (Line, Psn) {
 
 #[test]
 fn forged_sacks_beyond_what_was_sent_change_nothing() {
-    let (mut line, next) = busy();
+    let (mut line, next) = used_line();
     let received = line.counter(0, Counter::SackReceived);
     for (psn, base, words, bitmap) in [
         (next, next.plus(1), 1, vec![0xff; 8]),
@@ -56,7 +57,7 @@ fn forged_sacks_beyond_what_was_sent_change_nothing() {
 #[test]
 fn forged_sacks_within_the_window_delay_and_never_lose() {
     for work in [Work::Write, Work::Read] {
-        let (mut line, _) = busy();
+        let (mut line, _) = used_line();
         for round in 0..200_u32 {
             // In the middle of the next message, at each of its PSNs in turn.
             let side = &line.sides[0];
@@ -68,18 +69,18 @@ fn forged_sacks_within_the_window_delay_and_never_lose() {
             let packet = sack(&line, next, next.plus(round % 60 + 1), 1, &[0x80; 8], 11 + round);
             line.inject(0, &packet);
         }
-        // What was posted arrived whole, or the stream would have said so.
+        // `stream` checks that all messages arrive whole.
         line.stream(work, 16);
     }
 }
 
 #[test]
 fn forged_sacks_in_flight_only_cost_time() {
-    let (mut line, _) = busy();
+    let (mut line, _) = used_line();
     line.loss = 1_000_000;
     let side = &line.sides[0];
     let first = side.engine.query_qp(side.qp).unwrap().sq_psn;
-    // Strangers who guess PSN and MSN may claim that packets were held which were lost.
+    // An attacker that guesses PSN and MSN may claim that the peer holds packets that were lost.
     for round in 0..400_u32 {
         for near in 0..4 {
             let psn = first.plus(round * 16 + near);

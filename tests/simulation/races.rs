@@ -1,4 +1,5 @@
-//! Numbers that several queue pairs change at once: whatever the order was, there was one.
+//! Numbers that several queue pairs change by ATOMICs at once: the results must be those of some
+//! order of the requests.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +7,21 @@ use super::model::{Local, Request};
 use super::plan::{Key, Race};
 use super::world::World;
 
-/// Follows every number from its first value to its last. What it finds is put into `expected`.
+/// Checks every race from the first value of its number to the last. Writes the results of the
+/// requests, and the last values, to `expected`.
 pub fn check(world: &World<'_>, expected: &mut [Vec<u8>], label: &str) {
     for race in &world.plan.races {
         check_race(world, race, expected, label);
     }
 }
 
-/// A request that was answered: who asked, in which place, what was there, and what it put there
-/// instead.
+/// An ATOMIC that was answered.
 struct Answered {
-    asker: (usize, usize),
+    /// Link and flow of the requester.
+    requester: (usize, usize),
+    /// Original value of the number.
     was: u64,
+    /// New value of the number, if the request changed it.
     becomes: Option<u64>,
 }
 
@@ -28,12 +32,12 @@ fn check_race(world: &World<'_>, race: &Race, expected: &mut [Vec<u8>], label: &
     let (first, last) = (number(bytes), number(&world.buffers[race.key].to_vec()));
     let answered: Vec<_> = race.ops.iter().map(|op| answer(world, *op, expected)).collect();
     expected[race.key][race.at..race.at + 8].copy_from_slice(&last.to_ne_bytes());
-    // Values are so random that none comes twice: what was there says who was before.
+    // Values are random and none occurs twice: the original value tells which request came before.
     let mut changes = BTreeMap::new();
     for op in &answered {
         if let Some(becomes) = op.becomes {
             let other = changes.insert(op.was, becomes);
-            assert_eq!(other, None, "{label}: two changed the same value");
+            assert_eq!(other, None, "{label}: two requests changed the same value");
         }
     }
     let (mut value, mut order) = (first, BTreeMap::from([(first, 0)]));
@@ -43,16 +47,21 @@ fn check_race(world: &World<'_>, race: &Race, expected: &mut [Vec<u8>], label: &
     }
     assert!(changes.is_empty(), "{label}: {} changes were lost", changes.len());
     assert_eq!(value, last, "{label}: the last value");
-    // One asker's requests are executed in its order.
+    // Requests of one requester are executed in order.
     let mut seen: BTreeMap<(usize, usize), usize> = BTreeMap::new();
     for op in &answered {
         let at = order.get(&op.was).copied();
-        let at = at.unwrap_or_else(|| panic!("{label}: {:#x} was never there", op.was));
-        let before = seen.insert(op.asker, at);
-        assert!(before <= Some(at), "{label}: {:?} saw it go backwards", op.asker);
+        let at = at.unwrap_or_else(|| panic!("{label}: the number never was {:#x}", op.was));
+        let before = seen.insert(op.requester, at);
+        assert!(
+            before <= Some(at),
+            "{label}: requests of {:?} were executed out of order",
+            op.requester
+        );
     }
 }
 
+/// Returns the answer to a request from the memory of its requester, and copies it to `expected`.
 fn answer(
     world: &World<'_>,
     (link, flow, op): (usize, usize, usize),
@@ -69,5 +78,5 @@ fn answer(
         Request::Swap { compare, swap, .. } => (was == compare).then_some(swap),
         _ => unreachable!("it changes a number"),
     };
-    Answered { asker: (link, flow), was, becomes }
+    Answered { requester: (link, flow), was, becomes }
 }

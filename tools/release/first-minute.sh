@@ -1,15 +1,15 @@
 #!/bin/sh
-# What a user does in the first minute, as it is run in a fresh root: first-minute.sh ROCE
+# Runs in a fresh root what a user runs in the first minute: first-minute.sh ROCE
 #
-# ROCE is the command, as the PATH finds it or by its path. Fails at the first command that does not
-# do what it should, and prints what each said.
+# ROCE is the command, by its name in PATH or by its path. Stops at the first command that fails,
+# and prints its output.
 set -eu
 roce=$1
 work=$(mktemp -d)
 cd "$work"
 trap 'status=$?; [ $status = 0 ] || { echo "FAILED: $doing"; cat "$work/refused" "$work/server" "$work/client" 2>/dev/null; }; exit $status' EXIT
 
-# pair NAME SERVER -- CLIENT: two programs on one host, the client when the server listens.
+# pair NAME SERVER CLIENT: runs two programs on one host, the client once the server listens.
 pair() {
     doing=$1
     : >"$work/server" >"$work/refused"
@@ -28,7 +28,7 @@ pair() {
         [ $tries -lt 30 ] || return 1
         sleep 0.2
     done
-    # The threads of rping race at its end: one may find the channel closed that the other closed.
+    # rping's threads race at its end: one may fail because the other has closed the event channel.
     wait $server || [ "$doing" = rping ]
 }
 

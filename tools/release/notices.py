@@ -30,7 +30,7 @@ def metadata():
 
 
 def shipped(graph):
-    """Returns the ids of the packages whose code is in what is released."""
+    """Returns the ids of the packages whose code is in the released files."""
     nodes = {node["id"]: node for node in graph["resolve"]["nodes"]}
     names = {package["id"]: package["name"] for package in graph["packages"]}
     todo = [id for id in graph["workspace_members"] if names[id] in ("roce", "roce-ibverbs", "roce-c")]
@@ -46,6 +46,7 @@ def shipped(graph):
 
 
 def texts(package):
+    """Returns the license texts of a package, each with its name."""
     folder = pathlib.Path(package["manifest_path"]).parent
     found = [file for file in sorted(folder.iterdir()) if file.is_file() and TEXTS.match(file.name)]
     if found:
@@ -57,6 +58,7 @@ def texts(package):
 
 
 def component(package, is_shipped):
+    """Returns the entry of a package in the SBOM."""
     purl = f"pkg:cargo/{package['name']}@{package['version']}"
     made = {"type": "library", "bom-ref": purl, "name": package["name"], "version": package["version"]}
     made["scope"] = "required" if is_shipped else "excluded"
@@ -85,7 +87,7 @@ def sbom(graph, packages, root):
 
 
 def licenses(packages):
-    """Returns every text once, below the crates that it holds for."""
+    """Returns every license text once, below the names of its crates."""
     crates = {}
     for package in packages:
         for text in texts(package):

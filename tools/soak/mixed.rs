@@ -1,9 +1,9 @@
-//! Reliable connections at full work in both directions: every message comes once, in order and
-//! whole.
+//! Reliable connections with random requests in both directions: every message arrives once, in
+//! order and whole.
 //!
-//! What must come of a request follows from its number. Messages carry bytes that no other has; a
-//! write has a place of its own until it was looked at; what is read never changes; a counter is
-//! touched by one end alone, which therefore knows what it finds there.
+//! The expected result of a request follows from its number. Each message has bytes of its own; a
+//! WRITE has a slot of its own until it was checked; the memory that READs read never changes; one
+//! end alone changes a counter, and so knows its value.
 
 use std::collections::VecDeque;
 
@@ -12,18 +12,20 @@ use roce::verbs::{Notify, QpHandle, QpType, SendOp, Wc, WcOpcode};
 
 use crate::stage::{Clock, Dice, Outcome, Side, connect_attr, ensure, pair, pattern};
 
-/// Maximum number of connections, and of requests in flight of an end.
+/// Maximum number of connections.
 const CONNECTIONS: usize = 3;
+
+/// Maximum number of requests in flight of an end, and of its receives.
 const DEPTH: usize = 8;
 
-/// The longest message.
+/// Length of the longest message.
 const LONGEST: usize = 5000;
 
-/// Distance of slots for messages.
+/// Distance from one slot for messages to the next.
 const STRIDE: usize = 5120;
 
-/// Offsets of a side's memory: what is read, the counters, what is written to it, what it receives,
-/// and what it sends or reads.
+/// Offsets of areas in a side's memory: the bytes that the peer reads, the counters, the slots that
+/// the peer writes, the slots of receives, and the slots that it sends from or reads into.
 const CONSTANT: usize = 0;
 const COUNTERS: usize = 8192;
 const WRITTEN: usize = 16384;
@@ -31,12 +33,13 @@ const RECEIVED: usize = WRITTEN + CONNECTIONS * DEPTH * STRIDE;
 const OWN: usize = RECEIVED + CONNECTIONS * DEPTH * STRIDE;
 const _: () = assert!(OWN + CONNECTIONS * DEPTH * STRIDE <= crate::stage::MEMORY);
 
-/// The bytes that are read.
+/// Seed of the bytes that the peer reads.
 const CONSTANT_SEED: u64 = 77;
 
-/// Marks the name of a receive.
+/// Bit that marks the id of a receive.
 const RECEIVE: u64 = 1 << 32;
 
+/// A request of an end; sends, WRITEs and READs have a length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
     Send(usize),
@@ -81,9 +84,10 @@ struct End {
     expected_len: usize,
     receives: usize,
     peer_seed: u64,
-    /// Value of its counter at the peer, and the value when all that was posted is done.
+    /// Value of its counter at the peer after the requests that completed.
     counter: u64,
-    promised: u64,
+    /// Value of its counter at the peer after all requests that were posted.
+    counter_posted: u64,
 }
 
 impl End {
@@ -105,7 +109,7 @@ impl End {
             receives: 0,
             peer_seed,
             counter: 0,
-            promised: 0,
+            counter_posted: 0,
         }
     }
 
@@ -113,22 +117,23 @@ impl End {
         self.done == self.tasks.len() && self.expected.is_empty()
     }
 
-    fn place(&self, area: usize, at: usize) -> usize {
+    /// Returns the offset of a slot of an area.
+    fn slot(&self, area: usize, at: usize) -> usize {
         area + (self.index * DEPTH + at % DEPTH) * STRIDE
     }
 
     fn post(&mut self, here: &Side<'_>, there: &Side<'_>) -> Outcome {
         let taken = self.expected_len - self.expected.len();
         while self.receives < self.expected_len && self.receives - taken < DEPTH {
-            let place = self.place(RECEIVED, self.receives);
-            here.recv(self.qp, RECEIVE | self.receives as u64, place, LONGEST)?;
+            let offset = self.slot(RECEIVED, self.receives);
+            here.recv(self.qp, RECEIVE | self.receives as u64, offset, LONGEST)?;
             self.receives += 1;
         }
         while self.posted < self.tasks.len() && self.posted - self.done < DEPTH {
             let (op, length) = self.request(there);
-            let place = self.place(OWN, self.posted);
-            here.buffer.write(place, &pattern(self.seed + self.posted as u64, length)).unwrap();
-            here.send(self.qp, self.posted as u64, op, (place, length))?;
+            let offset = self.slot(OWN, self.posted);
+            here.buffer.write(offset, &pattern(self.seed + self.posted as u64, length)).unwrap();
+            here.send(self.qp, self.posted as u64, op, (offset, length))?;
             self.posted += 1;
         }
         Ok(())
@@ -138,12 +143,12 @@ impl End {
     fn request(&mut self, there: &Side<'_>) -> (SendOp, usize) {
         let (at, rkey, base) = (self.posted, there.mr.rkey(), there.buffer.addr());
         let imm = Some((at as u32).to_be_bytes());
-        let target = base + self.place(WRITTEN, at) as u64;
+        let target = base + self.slot(WRITTEN, at) as u64;
         let write = |imm| SendOp::Write { remote_addr: target, rkey, imm };
         let counter = base + (COUNTERS + 8 * self.index) as u64;
         let task = self.tasks[at];
-        let expected = self.promised;
-        self.promised += u64::from(matches!(task, Task::Add | Task::Swap));
+        let expected = self.counter_posted;
+        self.counter_posted += u64::from(matches!(task, Task::Add | Task::Swap));
         match task {
             Task::Send(length) => (SendOp::Send { imm: None }, length),
             Task::SendImm(length) => (SendOp::Send { imm }, length),
@@ -170,20 +175,20 @@ impl End {
 
     fn take_send(&mut self, here: &Side<'_>, there: &Side<'_>, wc: &Wc) -> Outcome {
         let at = self.done;
-        ensure!(wc.id.0 as usize == at, "request {at} is overtaken by {wc:?}");
-        let place = self.place(OWN, at);
+        ensure!(wc.id.0 as usize == at, "request {at} is not the next to complete: {wc:?}");
+        let offset = self.slot(OWN, at);
         match self.tasks[at] {
             Task::Read(length) => {
                 let wanted = pattern(CONSTANT_SEED, length);
-                ensure!(here.read(place, length) == wanted, "what request {at} read is wrong");
+                ensure!(here.read(offset, length) == wanted, "request {at} read wrong bytes");
             }
             Task::Write(length) => {
                 let wanted = pattern(self.seed + at as u64, length);
-                let found = there.read(self.place(WRITTEN, at), length);
-                ensure!(found == wanted, "what request {at} wrote is wrong");
+                let found = there.read(self.slot(WRITTEN, at), length);
+                ensure!(found == wanted, "request {at} wrote wrong bytes");
             }
             Task::Add | Task::Swap => {
-                let was = u64::from_ne_bytes(here.read(place, 8).try_into().unwrap());
+                let was = u64::from_ne_bytes(here.read(offset, 8).try_into().unwrap());
                 ensure!(was == self.counter, "a counter was {was} instead of {}", self.counter);
                 self.counter += 1;
             }
@@ -195,7 +200,7 @@ impl End {
 
     fn take_receive(&mut self, here: &Side<'_>, number: usize, wc: &Wc) -> Outcome {
         let wanted = self.expected_len - self.expected.len();
-        ensure!(number == wanted, "receive {wanted} is overtaken by {wc:?}");
+        ensure!(number == wanted, "receive {wanted} is not the next to complete: {wc:?}");
         let (at, task) = self.expected.pop_front().ok_or("a message that was not sent")?;
         let imm = Some((at as u32).to_be_bytes());
         let (length, area, describe, opcode) = match task {
@@ -206,14 +211,15 @@ impl End {
         };
         let found = (wc.byte_len as usize, wc.imm(), wc.opcode);
         ensure!(found == (length, describe, opcode), "of message {at}: {wc:?}");
-        let place = self.place(area, if area == WRITTEN { at } else { number });
+        let offset = self.slot(area, if area == WRITTEN { at } else { number });
         let bytes = pattern(self.peer_seed + at as u64, length);
-        ensure!(here.read(place, length) == bytes, "message {at} is wrong");
+        ensure!(here.read(offset, length) == bytes, "message {at} has wrong bytes");
         Ok(())
     }
 }
 
-/// All ends of one side take in what came; whether anything did.
+/// Posts requests of all ends of one side, and takes their completions. Returns whether there were
+/// any.
 fn work(here: &Side<'_>, there: &Side<'_>, ends: &mut [End]) -> Outcome<bool> {
     ends.iter_mut().try_for_each(|end| end.post(here, there))?;
     let mut wcs = [Wc::default(); 16];
@@ -226,6 +232,7 @@ fn work(here: &Side<'_>, there: &Side<'_>, ends: &mut [End]) -> Outcome<bool> {
     Ok(count > 0)
 }
 
+/// Runs random requests on a few connections until all are done.
 pub(crate) fn mixed(a: &mut Side<'_>, b: &mut Side<'_>, dice: &mut Dice) -> Outcome {
     let (mut a_ends, mut b_ends) = (Vec::new(), Vec::new());
     for side in [&*a, &*b] {
@@ -243,7 +250,7 @@ pub(crate) fn mixed(a: &mut Side<'_>, b: &mut Side<'_>, dice: &mut Dice) -> Outc
         a_ends.push(End::new(a_qp, index, [&ours, &theirs]));
         b_ends.push(End::new(b_qp, index, [&theirs, &ours]));
     }
-    let (sleepy, mut clock) = (dice.below(2) == 0, Clock::start());
+    let (waits_for_events, mut clock) = (dice.below(2) == 0, Clock::start());
     while !a_ends.iter().chain(&b_ends).all(End::is_done) {
         let worked = work(a, b, &mut a_ends)? | work(b, a, &mut b_ends)?;
         if worked {
@@ -251,7 +258,7 @@ pub(crate) fn mixed(a: &mut Side<'_>, b: &mut Side<'_>, dice: &mut Dice) -> Outc
             continue;
         }
         clock.check(&[a, b])?;
-        if !sleepy {
+        if !waits_for_events {
             continue;
         }
         for side in [&*a, &*b] {
@@ -260,13 +267,13 @@ pub(crate) fn mixed(a: &mut Side<'_>, b: &mut Side<'_>, dice: &mut Dice) -> Outc
         if work(a, b, &mut a_ends)? | work(b, a, &mut b_ends)? {
             continue;
         }
-        // Either side may be the next to have something: none is waited for long.
+        // Either side may be the next with a completion: waits for one of them only briefly.
         let _ = a.channel.wait(Some(std::time::Duration::from_millis(5)));
     }
     for (ends, at) in [(&a_ends, &*b), (&b_ends, &*a)] {
         for end in ends {
-            let place = COUNTERS + 8 * end.index;
-            let found = u64::from_ne_bytes(at.read(place, 8).try_into().unwrap());
+            let offset = COUNTERS + 8 * end.index;
+            let found = u64::from_ne_bytes(at.read(offset, 8).try_into().unwrap());
             ensure!(found == end.counter, "a counter ended at {found}, not {}", end.counter);
         }
     }

@@ -1,4 +1,4 @@
-//! Device that `-d` names: a soft NIC or a real one.
+//! Devices that `-d` names, soft NICs or RDMA devices, and the options of soft NICs.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -40,7 +40,7 @@ pub(crate) use forms;
 pub(crate) enum Spec {
     /// A soft NIC.
     Soft(link::Spec),
-    /// A real one, by its name, through libibverbs.
+    /// An RDMA device, by its name in libibverbs.
     Verbs(String),
 }
 
@@ -67,11 +67,11 @@ impl fmt::Display for Spec {
     }
 }
 
-/// The option of shared memory of soft NICs.
+/// Option of soft NICs: whether they use shared memory.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct SharedMemoryArgs {
-    /// Send packets to programs on this machine through the kernel, too, and not through shared
-    /// memory; so does ROCE_SHM=off.
+    /// Send packets to programs on this machine through the kernel, not through shared memory, as
+    /// with ROCE_SHM=off.
     #[arg(long)]
     pub(crate) no_shm: bool,
 }
@@ -123,7 +123,7 @@ pub(crate) struct CongestionArgs {
 }
 
 impl CongestionArgs {
-    /// Returns an option's text.
+    /// Returns the text of an option, if it is set.
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
         match name {
             "cc" => self.cc.as_deref(),
@@ -136,7 +136,7 @@ impl CongestionArgs {
         .filter(|text| !text.is_empty())
     }
 
-    /// Returns the options, or an error if one is wrong.
+    /// Parses the options.
     pub(crate) fn settings(&self) -> anyhow::Result<Settings> {
         // The error begins with the name of the option.
         let read = Settings::read(|name| self.text(name).map(str::to_owned));
@@ -144,7 +144,7 @@ impl CongestionArgs {
     }
 }
 
-/// The value of an option, or none: a variable that is set to nothing counts as unset.
+/// Value of an option, if it is set: an empty environment variable counts as unset.
 #[derive(Clone, Copy, Debug)]
 struct OrUnset<T>(Option<T>);
 
@@ -164,7 +164,7 @@ fn parse_paths(text: &str) -> Result<OrUnset<u8>, &'static str> {
     }
 }
 
-/// Recovery from loss, and the order of packets.
+/// Options of soft NICs for recovery from loss, and for packets out of order.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct RecoveryArgs {
     /// Recovery from loss of soft NICs: go-back-N, or selective repeat with peers that do it, too
@@ -185,7 +185,7 @@ pub(crate) struct RecoveryArgs {
 }
 
 impl RecoveryArgs {
-    /// The options that were named.
+    /// Returns the options that are set.
     pub(crate) fn options(&self) -> RecoveryOptions {
         RecoveryOptions {
             recovery: self.recovery.and_then(|it| it.0),
@@ -250,8 +250,8 @@ pub(crate) fn address_of(device: &dyn Device, named: Option<u8>) -> Option<IpAdd
     }
 }
 
-/// Starts a soft NIC on an address of this host. If a program that does not share it has a
-/// loopback address, it takes the first one that is free.
+/// Starts a soft NIC on an address of this host. If it is a loopback address that another program
+/// has and does not share, takes the first one of 127.0.0.0/24 that is free.
 pub(crate) fn start_at(address: IpAddr, soft: &SoftNicArgs) -> anyhow::Result<Arc<dyn Device>> {
     let at = |address| start(&Spec::Soft(link::Spec::Udp(address)), soft);
     let loopback = (1..=254).map(|last| IpAddr::from([127, 0, 0, last]));
@@ -264,14 +264,15 @@ pub(crate) fn start_at(address: IpAddr, soft: &SoftNicArgs) -> anyhow::Result<Ar
     free.unwrap_or(started)
 }
 
-/// Whether another program has the address.
+/// Whether the error is that another program has the address.
 fn is_in_use(error: &anyhow::Error) -> bool {
     let cause = error.downcast_ref::<link::OpenError>();
     matches!(cause, Some(link::OpenError::InUse { .. }))
 }
 
-/// Returns the index of a device's address: the one that was named, or else the one from which the
-/// other side is reached, if it has that, or else the first of the same family, or else its first.
+/// Returns the index of the GID of a device to use: the named one; otherwise that of `from`, the
+/// address from which the other side is reached; otherwise the first of the same address family;
+/// otherwise the first.
 pub(crate) fn choose_gid(
     named: Option<u8>,
     device: &dyn Device,
@@ -296,7 +297,10 @@ pub(crate) fn choose_gid(
     match gids.get(index) {
         None => bail!("-x: {} has {} GIDs, counted from 0", device.name(), gids.len()),
         Some(gid) if *gid == Gid::default() => {
-            bail!("-x: GID {index} of {} is none for RoCEv2", device.name())
+            bail!(
+                "-x: GID {index} of {} is not for RoCEv2: `roce devices` lists those that are",
+                device.name()
+            )
         }
         Some(_) => Ok(u8::try_from(index)?),
     }
@@ -326,14 +330,14 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_read_and_print_as_they_are_written() {
+    fn devices_print_as_they_are_parsed() {
         for text in ["udp:10.0.0.1", "raw:eth0.100", "soft:lo", "verbs:mlx5_0"] {
             assert_eq!(text.parse::<Spec>().unwrap().to_string(), text);
         }
     }
 
     #[test]
-    fn what_is_no_device_is_refused_with_the_cure() {
+    fn unknown_device_is_refused_with_the_cure() {
         for (text, word) in [
             ("10.0.0.1", "verbs:NAME"),
             ("verbs:", "nothing follows 'verbs:'"),
@@ -346,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_that_leads_to_the_other_side_is_used() {
+    fn gid_of_the_source_address_is_chosen() {
         let [near, far] = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
         let (one, _other) = cable(near, far).unwrap();
         let nic = SoftNic::start(one).unwrap();
@@ -360,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_real_device_that_is_not_there_is_named_with_the_cure() {
+    fn missing_rdma_device_is_named_with_the_cure() {
         let spec = Spec::Verbs("roce-none0".to_owned());
         let error = format!("{:#}", start(&spec, &SoftNicArgs::default()).unwrap_err());
         assert!(error.starts_with("-d verbs:roce-none0: "), "{error}");

@@ -34,18 +34,23 @@ pub(crate) struct Srq {
 
 objects! { Srq: ibv_srq; }
 
-/// Makes a shared receive queue, with at least what is wanted; `attr` becomes what it has.
+/// Creates a shared receive queue. It has exactly the size that is asked for, so the program's
+/// attributes need no update.
+///
+/// # Safety
+///
+/// No other thread may destroy the objects that `init` names meanwhile.
 unsafe fn create(
     init: &ibv_srq_init_attr_ex,
     kind: SrqType,
     xrc: Option<(XrcdHandle, CqHandle)>,
 ) -> Result<*mut ibv_srq> {
-    // SAFETY: the program says that it is one.
+    // SAFETY: the caller vouches for the protection domain.
     let domain = unsafe { Pd::live(init.pd) }?;
-    // SAFETY: it was open when the domain was made, and is until that is destroyed.
+    // SAFETY: the device stays open until its protection domain is destroyed.
     let open = unsafe { Context::of(domain.context()) }?;
     let attr = SrqAttr::from(init.attr);
-    // A queue is made without a limit; what is given as one means nothing here.
+    // The limit is only set by `ibv_modify_srq`: a new queue has none.
     let create = SrqCreate { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0, xrc };
     let handle = domain.nic.create_srq(domain.handle, create)?;
     let c = ibv_srq {
@@ -69,27 +74,27 @@ unsafe fn create(
     Ok(given)
 }
 
-/// Makes a shared receive queue of the ordinary kind.
+/// Creates a shared receive queue of the basic type.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     pointer(|| {
-        // SAFETY: the program hands it over.
+        // SAFETY: the program passes null, or a structure that can be read.
         let ibv_srq_init_attr { srq_context, attr } = *unsafe { given(init) }?;
         let init = ibv_srq_init_attr_ex { srq_context, attr, pd, ..ibv_srq_init_attr_ex::zeroed() };
-        // SAFETY: as this function's.
+        // SAFETY: the program does not destroy these objects meanwhile.
         unsafe { create(&init, SrqType::Basic, None) }
     })
 }
 
-/// Makes a shared receive queue of any kind.
+/// Creates a shared receive queue of any type: `ibv_create_srq_ex`.
 pub(crate) unsafe extern "C" fn create_ex(
     context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     pointer(|| {
-        // SAFETY: the program says that it is open.
+        // SAFETY: the program does not close the device meanwhile.
         let open = unsafe { Context::of(context) }?;
-        // SAFETY: the program hands it over.
+        // SAFETY: the program passes null, or a structure that can be read.
         let init = unsafe { given(init) }?;
         let has = |flag| init.comp_mask & flag != 0;
         let known = IBV_SRQ_INIT_ATTR_TYPE
@@ -104,25 +109,25 @@ pub(crate) unsafe extern "C" fn create_ex(
         if !has(IBV_SRQ_INIT_ATTR_PD) {
             return Err(Failed::EINVAL);
         }
-        // SAFETY: the program says that it is one.
+        // SAFETY: the program does not destroy the protection domain meanwhile.
         unsafe { Pd::live_in(init.pd, context) }?;
         let xrc = match kind {
             SrqType::Xrc if has(IBV_SRQ_INIT_ATTR_XRCD) && has(IBV_SRQ_INIT_ATTR_CQ) => {
-                // SAFETY: the program says that it is one.
+                // SAFETY: the program does not close the XRC domain meanwhile.
                 let xrcd = unsafe { Xrcd::domain_of(init.xrcd, open) }?.handle;
-                // SAFETY: the program says that it is one.
+                // SAFETY: the program does not destroy the CQ meanwhile.
                 let cq = unsafe { Cq::live_in(init.cq.cast(), context) }?.handle;
                 Some((xrcd, cq))
             }
             SrqType::Xrc => return Err(Failed::EINVAL),
             SrqType::Basic | SrqType::Tm => None,
         };
-        // SAFETY: as this function's.
+        // SAFETY: the program does not destroy these objects meanwhile.
         unsafe { create(init, kind, xrc) }
     })
 }
 
-/// Gives a shared receive queue another size, another limit, or both.
+/// Changes the size of a shared receive queue, its limit, or both.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_modify_srq(
     srq: *mut ibv_srq,
@@ -130,9 +135,9 @@ unsafe extern "C" fn ibv_modify_srq(
     mask: c_int,
 ) -> c_int {
     code(|| {
-        // SAFETY: the program says that it is one.
+        // SAFETY: the program does not destroy the queue meanwhile.
         let queue = unsafe { Srq::live(srq) }?;
-        // SAFETY: the program hands it over.
+        // SAFETY: the program passes null, or a structure that can be read.
         let attr = SrqAttr::from(*unsafe { given(attr) }?);
         let mask = SrqAttrMask::from_bits(mask.cast_unsigned()).ok_or(Failed::EINVAL)?;
         let max_wr = mask.contains(SrqAttrMask::MAX_WR).then_some(attr.max_wr);
@@ -141,41 +146,42 @@ unsafe extern "C" fn ibv_modify_srq(
     })
 }
 
-/// The attributes of a shared receive queue.
+/// Queries the attributes of a shared receive queue.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     code(|| {
-        // SAFETY: the program says that it is one.
+        // SAFETY: the program does not destroy the queue meanwhile.
         let queue = unsafe { Srq::live(srq) }?;
         let known = queue.nic.query_srq(queue.handle).ok_or(Failed::EINVAL)?;
-        // SAFETY: the program has room for it.
+        // SAFETY: the program passes null, or room for the answer.
         unsafe { answer(attr, known.into()) }
     })
 }
 
-/// The number of a shared receive queue of extended reliable connections.
+/// Queries the number of an XRC shared receive queue: `ibv_get_srq_num`.
 pub(crate) unsafe extern "C" fn number(srq: *mut ibv_srq, to: *mut u32) -> c_int {
     code(|| {
-        // SAFETY: the program says that it is one.
+        // SAFETY: the program does not destroy the queue meanwhile.
         let queue = unsafe { Srq::live(srq) }?;
         if queue.kind != SrqType::Xrc {
             return Err(Failed::EINVAL);
         }
-        // SAFETY: the program has room for it.
+        // SAFETY: the program passes null, or room for the answer.
         unsafe { answer(to, queue.nic.srq_number(queue.handle).get()) }
     })
 }
 
-/// Destroys a shared receive queue that no queue pair uses, after all its events were acknowledged.
+/// Destroys a shared receive queue that no queue pair uses, and waits until all its events are
+/// acknowledged.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     code(|| {
-        // SAFETY: the program says that it is one.
+        // SAFETY: the program does not destroy the queue meanwhile.
         let queue = unsafe { Srq::to_destroy(srq) }?;
         queue.nic.destroy_srq(queue.handle)?;
         queue.routes.remove_srq(queue.handle);
         queue.events.wait();
-        // SAFETY: and that it does not need it any more.
+        // SAFETY: the program does not use the queue any more.
         unsafe { Srq::take(srq) }.map(drop)
     })
 }

@@ -1,4 +1,4 @@
-//! A packet socket on one interface.
+//! Packet socket of the middlebox on one interface.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -10,16 +10,16 @@ use nix::sys::socket::{
     recvfrom, send, setsockopt, socket, sockopt,
 };
 
-/// Maximum length of a frame: offloads that leave longer ones are to be switched off.
+/// Maximum length of a frame. Offloads that make longer frames must be switched off.
 pub(crate) const FRAME_MAX: usize = 1 << 16;
 
-/// Bytes that wait in the socket while the middlebox is busy.
-const BUFFER: usize = 64 << 20;
+/// Size of the receive buffer of the socket, for frames that arrive while the middlebox is busy.
+const RECEIVE_BUFFER: usize = 64 << 20;
 
 /// Type of frames that this host sends itself (`PACKET_OUTGOING`).
 const OUTGOING: u8 = 4;
 
-/// An interface, by a socket that sees and sends whole frames.
+/// A socket that receives and sends whole frames of an interface.
 #[derive(Debug)]
 pub(crate) struct Interface {
     socket: OwnedFd,
@@ -41,18 +41,18 @@ impl Interface {
         debug_assert_eq!(address.family(), Some(AddressFamily::Packet));
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll)?;
-        // Without the privilege for more, what everyone may have.
-        if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER).is_err() {
-            setsockopt(&socket, sockopt::RcvBuf, &BUFFER)?;
+        // Without CAP_NET_ADMIN, the buffer is limited to net.core.rmem_max.
+        if setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
+            setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER)?;
         }
         bind(socket.as_raw_fd(), &address)?;
         let this = Self { socket };
-        // What came before the socket was bound may be of another interface.
+        // Frames that arrived before the socket was bound may be of another interface.
         while this.receive(&mut [0; 1])?.is_some() {}
         Ok(this)
     }
 
-    /// Returns the length of the next frame that has arrived, if there is one.
+    /// Receives a frame, if one has arrived, and returns its length. Skips frames of this host.
     pub(crate) fn receive(&self, frame: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match recvfrom::<LinkAddr>(self.socket.as_raw_fd(), frame) {

@@ -1,4 +1,4 @@
-//! The options of a test, and the plan they make.
+//! Options of a `roce bench` test, and the [`Plan`] that they make.
 
 use anyhow::{Context, ensure};
 use clap::builder::PossibleValue;
@@ -12,7 +12,7 @@ use super::report::Unit;
 use super::token::TokenArgs;
 use crate::device::{SoftNicArgs, Spec, forms};
 
-/// perftest's port, and that of the pingpongs.
+/// Default TCP port: that of perftest and of rdma-core's pingpongs.
 pub(crate) const PORT: u16 = 18515;
 
 /// Addresses and ports by which the two sides find each other, and options of soft NICs.
@@ -39,14 +39,15 @@ pub(crate) struct ReachArgs<S: Args = SoftNicArgs> {
 }
 
 impl<S: Args + Clone + Into<SoftNicArgs>> ReachArgs<S> {
-    /// Returns the same, with the defaults of the options of soft NICs that it lacks.
+    /// Returns these options with all options of soft NICs: those that `S` lacks have their
+    /// defaults.
     pub(crate) fn with_all(&self) -> ReachArgs {
         let Self { device, port, gid_index, soft } = self.clone();
         ReachArgs { device, port, gid_index, soft: soft.into() }
     }
 }
 
-/// The option by which a client trusts a server about its GID.
+/// Option of a client to send to any GID that a server names.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct AnyGidArgs {
     /// Send to any GID that the server names, not only to the address of its TCP connection: for
@@ -109,7 +110,7 @@ pub(crate) struct TestArgs {
     #[arg(short = 'n', long, value_name = "COUNT", conflicts_with = "duration")]
     iters: Option<u64>,
 
-    /// Measure each size for so many seconds instead, 1 to 86400.
+    /// Measure each size for this time instead of a number of messages, 1 to 86400.
     #[arg(short = 'D', long, value_name = "SECONDS")]
     duration: Option<u64>,
 
@@ -117,8 +118,8 @@ pub(crate) struct TestArgs {
     #[arg(short = 'q', long = "qp", value_name = "COUNT", default_value_t = 1)]
     qps: u32,
 
-    /// The payload of a packet: 256, 512, 1024, 2048 or 4096 [default: the most that both sides can
-    /// do].
+    /// The payload of a packet: 256, 512, 1024, 2048 or 4096 [default: the largest that both sides
+    /// support].
     #[arg(short = 'm', long, value_name = "BYTES", value_parser = parse_mtu)]
     pub(crate) mtu: Option<Mtu>,
 
@@ -130,24 +131,24 @@ pub(crate) struct TestArgs {
     #[arg(short = 'c', long, value_enum, value_name = "KIND", ignore_case = true, default_value_t)]
     connection: Connection,
 
-    /// Both ways at once; the numbers are of both together.
+    /// Send in both directions at once; the results are the sum of both.
     #[arg(short = 'b', long)]
     bidirectional: bool,
 
-    /// Look at every byte that arrives. Slower; exit status 1 if one is wrong.
+    /// Check every byte that arrives. Slower; exit status 1 if a byte is wrong.
     #[arg(long)]
     verify: bool,
 
-    /// Print a JSON object, with what both NICs counted.
+    /// Print a JSON object, with the counters of both NICs.
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Bandwidth in Gb/sec instead of MB/sec, which are 2^20 bytes.
+    /// Report bandwidth in Gb/sec instead of MB/sec (2^20 bytes a second).
     #[arg(long, alias = "report_gbits")]
     report_gbits: bool,
 
-    /// Print how many messages took how long, in ranges of an eighth; --json always has them (lat
-    /// only).
+    /// Print a histogram of the latencies, with eight ranges for each power of two (lat only);
+    /// --json always has it.
     #[arg(short = 'H', long, alias = "report-histogram")]
     pub(crate) histogram: bool,
 
@@ -173,7 +174,7 @@ impl TestArgs {
         if self.report_gbits { Unit::Gigabits } else { Unit::Megabytes }
     }
 
-    /// The connection manager of the NIC, if that is to connect the queue pairs.
+    /// Starts the connection manager of the NIC, if it is to connect the queue pairs (`-R`).
     pub(crate) fn connection_manager(
         &self,
         nic: &Nic,
@@ -187,15 +188,15 @@ impl TestArgs {
     pub(crate) fn plan(&self, op: Op, nic: &dyn Device) -> anyhow::Result<Plan> {
         let most = nic.query_port()?.active_mtu;
         let mtu = self.mtu.unwrap_or(most);
-        ensure!(mtu <= most, "-m: {} can do an MTU of {most}, not {mtu}", nic.name());
+        ensure!(mtu <= most, "-m: {} supports an MTU of at most {most}, not {mtu}", nic.name());
         self.plan_with(op, mtu)
     }
 
-    /// Whether it could be measured with any NIC, before one is opened or a server asked.
+    /// Checks all that does not depend on a NIC, before a NIC is opened or a server is asked.
     pub(crate) fn check(&self, op: Op) -> anyhow::Result<()> {
         ensure!(
             !self.histogram || self.metric == Metric::Lat,
-            "-H: a histogram is of lat, not of bw"
+            "-H: a histogram is of latencies: measure lat, or leave -H out"
         );
         ensure!(
             !self.rdma_cm || self.connection == Connection::Rc,
@@ -247,7 +248,7 @@ impl TestArgs {
     }
 }
 
-/// A number of bytes: `65536`, `64k`, `1M`.
+/// Parses the length of a message: `65536`, `64k`, `1M`.
 pub(crate) fn parse_size(text: &str) -> Result<u32, String> {
     let size = parse_bytes(text)?;
     u32::try_from(size).map_err(|_| format!("at most {SIZE_MAX}"))
@@ -267,7 +268,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "a number of bytes, such as 4096, 64k or 1M".to_owned())
 }
 
-/// An MTU by its bytes.
+/// Parses an MTU in bytes.
 pub(crate) fn parse_mtu(text: &str) -> Result<Mtu, String> {
     let bytes = text.parse().ok();
     bytes.and_then(Mtu::from_bytes).ok_or_else(|| "one of 256, 512, 1024, 2048, 4096".to_owned())

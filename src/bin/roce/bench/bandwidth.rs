@@ -1,4 +1,4 @@
-//! Bandwidth: as many messages in flight as the plan allows.
+//! Bandwidth test: as many messages in flight as the plan allows.
 
 use std::time::{Duration, Instant};
 
@@ -14,22 +14,27 @@ use super::watch::{Watch, now};
 /// Maximum number of completions of one poll.
 const POLL: usize = 64;
 
-/// The most messages between two that are signaled.
+/// Maximum number of messages that one signaled completion covers.
 const GROUP_MAX: u32 = 64;
 
 /// Length of a slice of a run; the fastest slice is the peak.
 const SLICE: Duration = Duration::from_millis(10);
 
-/// Time for which messages may still be in flight after their sender is done. Those of a reliable
-/// connection have been acknowledged, and only wait to be taken.
+/// Time without a message, after the sender is done, after which missing messages count as lost.
 const LINGER: Duration = Duration::from_millis(300);
+
+/// Time without a message, after the sender is done, after which a run on a reliable connection
+/// fails. Its messages have been acknowledged: they only wait for this side to poll them.
 const LINGER_RELIABLE: Duration = Duration::from_secs(10);
 
-/// Result of a side.
+/// Result of one side of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outcome {
+    /// Messages that this side sent.
     pub(crate) own: Done,
+    /// Messages that the peer reports to have sent.
     pub(crate) peer: Done,
+    /// Messages that this side received.
     pub(crate) seen: Seen,
 }
 
@@ -40,8 +45,8 @@ struct Flow {
     completed: u64,
 }
 
-/// Runs one side: sends if it is to, takes what the other sends, until both are done. An error
-/// comes with what was done until then.
+/// Runs one side until both sides are done: sends if `sends`, and receives what the peer sends. An
+/// error comes with the result so far.
 pub(crate) fn run(
     side: &mut Side,
     watch: &mut Watch<'_>,
@@ -99,19 +104,21 @@ struct Run<'a> {
     last: Instant,
     /// Time at which the last message arrived.
     last_received: Instant,
-    /// Final message to the peer.
+    /// Final message to the peer, if it was sent.
     told: Option<Done>,
-    /// Whether only the NIC's counters tell that messages arrive: of unreliable writes.
+    /// Whether only the NIC's counter of packets shows that messages arrive, as for UC WRITEs.
     is_counting: bool,
-    /// The NIC's counter of received packets, when that last grew, and when it was last read.
+    /// Last value of the NIC's counter of received packets.
     packets: Option<u64>,
+    /// Time at which `packets` last grew.
     grew: Instant,
+    /// Time at which `packets` was last read.
     counted: Instant,
 }
 
 impl Run<'_> {
-    /// Returns when the NIC's counter of received packets last grew. Reads it once in a while, when
-    /// the peer has sent everything.
+    /// Returns the time at which the NIC's counter of received packets last grew. Reads the counter
+    /// at most once in a [`SLICE`], and only after the peer has sent everything.
     fn counter_grew(&mut self, side: &Side, watch: &Watch<'_>, now: Instant) -> Instant {
         if watch.peer.is_some() && now.duration_since(self.counted) >= SLICE {
             self.counted = now;
@@ -134,8 +141,8 @@ impl Run<'_> {
         let mut wcs = [Wc::default(); POLL];
         loop {
             self.sending.post(side)?;
-            // Silence lasts until here: what arrives while the thread has no core is found by the
-            // next poll.
+            // Idle time ends before this poll: the next poll finds messages that arrive while the
+            // thread is not scheduled, and they must not count as lost.
             let polled = watch.peer.is_some().then(now);
             let count = side.poll(&mut wcs)?;
             if count == 0 && !watch.polled_in_vain() {
@@ -184,8 +191,8 @@ impl Run<'_> {
     }
 }
 
-/// Whether the peer is done and everything it sent has been taken, or is lost: the last poll, which
-/// began at `polled`, found nothing although nothing had come for long.
+/// Whether the peer is done, and all its messages were received or count as lost: nothing had
+/// arrived for [`LINGER`] when the last poll began, at `polled`.
 fn caught_up(
     side: &Side,
     watch: &Watch<'_>,
@@ -197,7 +204,7 @@ fn caught_up(
     let (plan, idle) = (side.plan(), polled.saturating_duration_since(last.max(watch.heard())));
     let reliable = plan.connection == Connection::Rc;
     if !plan.takes_receives() {
-        // Nothing tells when the last unreliable write is there.
+        // No completion shows that the last UC WRITE has arrived.
         return Ok(reliable || peer.messages == 0 || idle > LINGER);
     }
     if received >= peer.messages {
@@ -207,7 +214,11 @@ fn caught_up(
         return Ok(idle > LINGER);
     }
     if idle > LINGER_RELIABLE {
-        bail!("{received} of {} messages have come, and no more do", peer.messages);
+        bail!(
+            "{received} of {} messages have arrived, and no more for {} seconds",
+            peer.messages,
+            LINGER_RELIABLE.as_secs()
+        );
     }
     Ok(false)
 }
@@ -239,7 +250,7 @@ impl Sending<'_> {
                 if flow.posted - flow.completed + count > self.depth {
                     break;
                 }
-                // The last of a group is the one that is signaled.
+                // The last message of a group is signaled: a short group is the end of a whole one.
                 let skip = group.len() - usize::try_from(count)?;
                 side.post(q, group.get(skip..).unwrap_or_default())?;
                 flow.posted += count;
@@ -248,7 +259,7 @@ impl Sending<'_> {
         Ok(())
     }
 
-    /// A group completed. Only the last of a queue pair may be a short one.
+    /// Counts a group as completed. Only the last group of a queue pair may be short.
     fn completed(&mut self, wc: &Wc) {
         let q = usize::try_from(wc.id.0).unwrap_or(usize::MAX);
         let (Some(flow), Some(group)) = (self.flows.get_mut(q), self.groups.get(q)) else { return };
@@ -258,7 +269,7 @@ impl Sending<'_> {
         self.ready.push(q);
     }
 
-    /// Posts no more.
+    /// Stops posting.
     fn stop(&mut self) {
         self.quota = 0;
     }
@@ -268,12 +279,14 @@ impl Sending<'_> {
     }
 }
 
-/// Average and peak rate.
+/// Average and peak rate of completed messages.
 struct Pace {
     started: Instant,
+    /// Start of the current slice.
     slice: Instant,
+    /// Number of messages completed before the slice.
     slice_from: u64,
-    /// Messages a second.
+    /// Highest rate of a slice, in messages a second.
     peak: f64,
 }
 
@@ -290,7 +303,11 @@ impl Pace {
         }
     }
 
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate in whole")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "whole messages a second"
+    )]
     fn finish(&self, now: Instant, messages: u64) -> Done {
         let time = now.duration_since(self.started);
         let peak = self.peak.max(rate(messages, time)).round() as u64;
@@ -302,7 +319,7 @@ pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Messages a second.
+/// Returns the rate in messages a second.
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
 pub(crate) fn rate(messages: u64, time: Duration) -> f64 {
     let seconds = time.as_secs_f64();

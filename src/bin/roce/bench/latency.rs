@@ -1,4 +1,4 @@
-//! Latency: one message at a time.
+//! Latency test: one message at a time, and its answer.
 
 use std::time::{Duration, Instant};
 
@@ -15,14 +15,14 @@ use super::watch::{Watch, now};
 /// Time after which an unanswered message counts as lost.
 const LOST: Duration = Duration::from_secs(5);
 
-/// Maximum number of samples that are kept. Of a longer run every second one is kept, or every
+/// Maximum number of samples that are kept. A longer run keeps every second sample, or every
 /// fourth, and so on.
 const KEPT_MAX: usize = 1 << 22;
 
 /// Samples of latencies.
 pub(crate) struct Samples {
     nanos: Vec<u64>,
-    /// Number of messages of which one is kept.
+    /// Number of messages of which one sample is kept.
     stride: u64,
     histogram: Histogram,
 }
@@ -59,7 +59,7 @@ impl Samples {
         self.stride *= 2;
     }
 
-    /// Summarizes the samples. `share` of a round trip is what a message took.
+    /// Summarizes the samples. A message takes `share` of a measured time.
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a run")]
     pub(crate) fn summary(mut self, share: f64) -> Summary {
         self.nanos.sort_unstable();
@@ -126,8 +126,8 @@ pub(crate) fn share(op: Op) -> f64 {
     }
 }
 
-/// The client's side: sends, waits for the answer, and looks at the clock. An error comes with what
-/// was measured until then.
+/// Runs the client's side: sends, waits for the answer, and takes the time. An error comes with the
+/// samples so far.
 pub(crate) fn measure(
     side: &mut Side,
     watch: &mut Watch<'_>,
@@ -145,7 +145,7 @@ pub(crate) fn measure(
     let mut before = started;
     let mut drive = || {
         while samples.count() < extent.quota() && ends.is_none_or(|ends| before < ends) {
-            exchange.say(side)?;
+            exchange.send(side)?;
             exchange.wait_for_answer(side, watch)?;
             let now = now();
             samples.add(now - before);
@@ -166,14 +166,14 @@ pub(crate) fn measure(
     (samples, Outcome { own, peer, seen: exchange.seen() }, result)
 }
 
-/// The server's side: answers until the client is done.
+/// Runs the server's side: answers until the client is done.
 pub(crate) fn answer(side: &mut Side, watch: &mut Watch<'_>, size: u32) -> anyhow::Result<Outcome> {
     let sges = [side.local(0, size)];
     let mut exchange = Exchange::new(side.message(0, &sges)?, size);
     let mut own = Done::default();
     loop {
-        if exchange.heard(side)? {
-            exchange.say(side)?;
+        if exchange.poll_message(side)? {
+            exchange.send(side)?;
             own.messages += 1;
             watch.progressed();
             continue;
@@ -197,9 +197,10 @@ struct Exchange<'a> {
     op: Op,
     received: u64,
     wrong: u64,
-    /// Number of messages that were sent, modulo 256: WRITEs carry it in their last byte.
-    said: u8,
-    last: u8,
+    /// Number of WRITEs that were sent, modulo 256: each carries it in its last byte.
+    written: u8,
+    /// Number of the last WRITE that arrived.
+    peer_written: u8,
     /// Messages that have not completed.
     inflight: u32,
     /// Reads and atomics that completed.
@@ -220,8 +221,8 @@ impl<'a> Exchange<'a> {
             op,
             received: 0,
             wrong: 0,
-            said: 0,
-            last: 0,
+            written: 0,
+            peer_written: 0,
             inflight: 0,
             completed: 0,
         }
@@ -242,15 +243,15 @@ impl<'a> Exchange<'a> {
     }
 
     #[inline]
-    fn say(&mut self, side: &mut Side) -> anyhow::Result<()> {
-        // An answer may come before the message it answers has completed: the depth of the queue
-        // limits the messages that have not.
+    fn send(&mut self, side: &mut Side) -> anyhow::Result<()> {
+        // An answer may arrive before its message has completed: the depth of the queue limits the
+        // number of messages that have not.
         while self.inflight >= side.plan().tx_depth {
             self.poll(side)?;
         }
         if self.op == Op::Write {
-            self.said = self.said.wrapping_add(1);
-            side.set_last(self.size, self.said)?;
+            self.written = self.written.wrapping_add(1);
+            side.set_last(self.size, self.written)?;
         }
         self.inflight += 1;
         side.post(0, &self.message)
@@ -274,17 +275,17 @@ impl<'a> Exchange<'a> {
         Ok(came)
     }
 
-    /// Whether a message, or an answer, has come.
+    /// Polls, and returns whether a message or an answer has arrived.
     #[inline]
-    fn heard(&mut self, side: &mut Side) -> anyhow::Result<bool> {
+    fn poll_message(&mut self, side: &mut Side) -> anyhow::Result<bool> {
         let before = self.completed;
         let came = self.poll(side)?;
         Ok(match self.op {
             Op::Send => came > 0,
             Op::Write => {
                 let byte = side.last_written(self.size)?;
-                let new = byte == self.last.wrapping_add(1);
-                self.last = if new { byte } else { self.last };
+                let new = byte == self.peer_written.wrapping_add(1);
+                self.peer_written = if new { byte } else { self.peer_written };
                 self.received += u64::from(new);
                 new
             }
@@ -294,7 +295,7 @@ impl<'a> Exchange<'a> {
 
     fn wait_for_answer(&mut self, side: &mut Side, watch: &mut Watch<'_>) -> anyhow::Result<()> {
         let mut since: Option<Instant> = None;
-        while !self.heard(side)? {
+        while !self.poll_message(side)? {
             if !watch.polled_in_vain() {
                 continue;
             }
@@ -323,7 +324,10 @@ fn reason_of_silence(connection: Connection) -> String {
             see whether it was stopped"
             .to_owned();
     }
-    format!("one was lost, and {} does not retransmit", connection.name())
+    format!(
+        "a message was lost, and {} does not retransmit: run the test again, or with -c rc",
+        connection.name()
+    )
 }
 
 #[cfg(test)]

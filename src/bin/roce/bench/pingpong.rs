@@ -1,8 +1,8 @@
 //! The tests that come with rdma-core: `ibv_rc_pingpong`, `ibv_uc_pingpong` and `ibv_ud_pingpong`,
 //! from either side.
 //!
-//! Nothing tells the kind of the queue pairs, the size or how often: both users have to give the
-//! same options.
+//! The protocol carries neither the kind of the queue pairs, nor the size or the number of
+//! messages: both users have to give the same options.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ use super::path::{check_addresses, check_responder, is_this_host};
 use super::side::failure;
 use super::watch::now;
 
-/// Time without a message after which a client takes one for lost.
+/// Time without an answer after which a client counts a message as lost.
 const LOST: Duration = Duration::from_secs(5);
 
 /// Options that must be equal on both sides.
@@ -36,7 +36,7 @@ pub(crate) struct Options {
     pub(crate) rx_depth: u32,
 }
 
-/// One queue pair, and one buffer that all its messages go through.
+/// One side of a pingpong: a queue pair, and one buffer for all its messages.
 struct Player {
     options: Options,
     pd: Pd,
@@ -45,10 +45,11 @@ struct Player {
     mr: Mr,
     own: Endpoint,
     target: Target,
-    way: Option<Ah>,
+    /// Address handle that `target` names (UD).
+    ah: Option<Ah>,
 }
 
-/// Names of work requests.
+/// Ids of work requests.
 const SENT: WrId = WrId(1);
 const RECEIVED: WrId = WrId(2);
 
@@ -66,14 +67,14 @@ impl Player {
         let qp = pd.qp(&cq).depth(8, options.rx_depth).max_sge(1, 1).max_inline_data(0);
         let qp = qp.signal_all().build_any(options.connection.qp_type())?;
         let own = Endpoint { gid, ..qp.endpoint()? };
-        let (target, way) = (Target::Peer, None);
-        Ok(Self { options, pd, cq, qp, mr, own, target, way })
+        let (target, ah) = (Target::Peer, None);
+        Ok(Self { options, pd, cq, qp, mr, own, target, ah })
     }
 
-    /// Meets the other side. The receives are posted before it can send.
+    /// Connects to the peer's queue pair. The receives are posted before the peer can send.
     fn connect(&mut self, peer: &Endpoint) -> anyhow::Result<()> {
         let Options { connection, mtu, gid_index, rx_depth, .. } = self.options;
-        // What the originals connect with.
+        // The attributes of rdma-core's pingpongs.
         let how = Connect::default()
             .gid_index(gid_index)
             .mtu(mtu)
@@ -84,7 +85,7 @@ impl Player {
             self.qp.open_datagram(&how)?;
             let ah = self.pd.create_ah(AhAttr::new(peer.gid, gid_index))?;
             let to = UdTarget { ah: ah.handle(), qpn: peer.qpn, qkey: how.qkey };
-            (self.target, self.way) = (Target::Ud(to), Some(ah));
+            (self.target, self.ah) = (Target::Ud(to), Some(ah));
         } else {
             self.qp.connect(peer, &how)?;
         }
@@ -114,7 +115,7 @@ impl Player {
         self.qp.post_send(&wr).context("cannot post a message")
     }
 
-    /// Waits until so many messages have completed.
+    /// Waits until `messages` sends have completed. `sent` counts them.
     fn wait_until_sent(&self, messages: u64, sent: &mut u64) -> anyhow::Result<()> {
         let since = now();
         while *sent < messages {
@@ -124,7 +125,7 @@ impl Player {
                 if !wc.is_success() {
                     return Err(failure("pingpong", &wc));
                 }
-                ensure!(wc.id == SENT, "more came back than was sent");
+                ensure!(wc.id == SENT, "a message came back that was not sent");
                 *sent += 1;
                 continue;
             }
@@ -134,7 +135,8 @@ impl Player {
         Ok(())
     }
 
-    /// Waits until a message came, or until `timeout` has passed; how many bytes it has.
+    /// Waits for a message, and returns its length, or `None` after `timeout`. `sent` counts the
+    /// sends that complete meanwhile.
     fn receive(&self, timeout: Duration, sent: &mut u64) -> anyhow::Result<Option<u32>> {
         let mut waiting_since: Option<Instant> = None;
         let mut in_vain = 0_u32;
@@ -225,11 +227,11 @@ pub(crate) fn client(
 pub(crate) struct ServerLimits {
     /// Maximum time without a message.
     pub(crate) idle: Duration,
-    /// Maximum time in all.
+    /// Maximum duration.
     pub(crate) in_all: Duration,
 }
 
-/// Plays the server's part: answers every message with itself, until none comes any more.
+/// Plays the server's part: sends every message back, until none arrives for `limits.idle`.
 pub(crate) fn server(
     nic: &Nic,
     stream: &mut Tcp,
@@ -243,13 +245,14 @@ pub(crate) fn server(
     stream.send_all(&to_message(&own), LINE_WAIT).context("the client is gone")?;
     let mut done = [0; 5];
     stream.read_all(&mut done, LINE_WAIT).context("the client did not say that it is ready")?;
-    ensure!(done == *b"done\0", "the client said something else than 'done'");
+    ensure!(done == *b"done\0", "the client sent something other than 'done'");
     let (started, mut sent, mut rounds) = (now(), 0, 0);
     let mut last = started;
     while let Some(bytes) = player.receive(limits.idle, &mut sent)? {
         ensure!(
             now().duration_since(started) < limits.in_all,
-            "{rounds} messages took as long as a client is served at most"
+            "the time of the client is over after {rounds} messages; \
+             roce serve --max-duration sets it"
         );
         player.post_receive()?;
         player.send(bytes)?;
@@ -263,13 +266,13 @@ pub(crate) fn server(
     Ok(Played { own, peer, rounds, time: last.duration_since(started) })
 }
 
-/// An address as the pingpongs print it.
+/// Formats an address as the pingpongs print it.
 pub(crate) fn describe(endpoint: &Endpoint) -> String {
     let (qpn, psn, gid) = (endpoint.qpn.get(), endpoint.psn.get(), endpoint.gid);
     format!("LID 0x0000, QPN 0x{qpn:06x}, PSN 0x{psn:06x}, GID {gid}")
 }
 
-/// The result as the pingpongs print it.
+/// Formats the result as the pingpongs print it.
 #[expect(clippy::cast_precision_loss, reason = "rates")]
 pub(crate) fn result(played: &Played, size: u32) -> String {
     let (seconds, rounds) = (played.time.as_secs_f64().max(1e-9), played.rounds);

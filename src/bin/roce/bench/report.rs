@@ -37,7 +37,7 @@ impl Unit {
     }
 }
 
-/// The rates of a step, of both ways if both were used.
+/// Rates of a step, summed over both directions.
 #[derive(Clone, Copy, Debug)]
 struct Rates {
     messages: u64,
@@ -48,16 +48,16 @@ struct Rates {
 
 #[expect(clippy::cast_precision_loss, reason = "rates")]
 fn rates(step: &Step) -> Rates {
-    let ways = [step.outcome.own, step.outcome.peer];
-    let average = ways.map(|way| rate(way.messages, Duration::from_nanos(way.nanos)));
+    let sides = [step.outcome.own, step.outcome.peer];
+    let average = sides.map(|side| rate(side.messages, Duration::from_nanos(side.nanos)));
     Rates {
-        messages: ways.iter().map(|way| way.messages).sum(),
+        messages: sides.iter().map(|side| side.messages).sum(),
         average: average.iter().sum(),
-        peak: ways.iter().map(|way| way.peak as f64).sum(),
+        peak: sides.iter().map(|side| side.peak as f64).sum(),
     }
 }
 
-/// The rate at which messages arrived, of both ways together, if it is known.
+/// Returns the rate at which messages arrived, summed over both directions, if it is known.
 fn arrival_rate(plan: &Plan, step: &Step) -> Option<f64> {
     let [there, here] = step.arrived(plan);
     let rate = |arrived: Arrived| rate(arrived.messages, Duration::from_nanos(arrived.nanos));
@@ -69,7 +69,7 @@ fn is_lossy(plan: &Plan) -> bool {
     plan.metric == Metric::Bw && plan.connection != Connection::Rc
 }
 
-/// The line above results.
+/// Returns the heading of the table of results.
 pub(crate) fn heading(plan: &Plan, unit: Unit) -> String {
     match plan.metric {
         Metric::Bw => {
@@ -88,7 +88,7 @@ pub(crate) fn heading(plan: &Plan, unit: Unit) -> String {
     }
 }
 
-/// A line of results.
+/// Returns the row of a step in the table of results.
 pub(crate) fn row(plan: &Plan, step: &Step, unit: Unit) -> String {
     if let Some(times) = &step.latency {
         return format!(
@@ -146,12 +146,12 @@ pub(crate) fn histogram(buckets: &[latency::Bucket]) -> String {
     text
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a part of a hundred")]
+#[expect(clippy::cast_precision_loss, reason = "a percentage")]
 fn percent(part: u64, all: u64) -> f64 {
     part as f64 * 100.0 / all.max(1) as f64
 }
 
-/// Returns the remark on a step, if its numbers do not say everything.
+/// Returns a remark on a step in which messages were lost, wrong, or not counted.
 pub(crate) fn remark(plan: &Plan, step: &Step) -> Option<String> {
     let wrong = step.wrong();
     let sent = step.outcome.own.messages + step.outcome.peer.messages;
@@ -163,12 +163,12 @@ pub(crate) fn remark(plan: &Plan, step: &Step) -> Option<String> {
         }
         Some(lost) => remarks.push(format!("{lost} of {sent} messages were lost")),
         None if step.peer_saw.is_some() => {
-            remarks.push("the receiver does not tell how many messages arrived".to_owned());
+            remarks.push("the receiver does not count the messages that arrive".to_owned());
         }
         None => {}
     }
     if wrong > 0 {
-        remarks.push(format!("{wrong} have not the content that was sent"));
+        remarks.push(format!("{wrong} with wrong content"));
     }
     (!remarks.is_empty()).then(|| format!("{} bytes: {}", step.size, remarks.join(", ")))
 }
@@ -189,10 +189,10 @@ pub(crate) fn remark_on_counts(counts: &Counts) -> Option<String> {
     (!remarks.is_empty()).then(|| remarks.join(", "))
 }
 
-/// The counter of packets from another source port than the first of their connection.
+/// Counter of packets from another source port than the connection's first packet.
 const WRONG_SOURCE_PORT: &str = "drop_wrong_source_port";
 
-/// Whether a counter that is not zero says that something went wrong.
+/// Whether a counter counts something that went wrong.
 fn is_trouble(name: &str) -> bool {
     name == RETRIES || name.contains("drop") || name.contains("bad_icrc")
 }
@@ -208,7 +208,7 @@ pub(crate) enum End {
     Failed(String),
 }
 
-/// Returns the report as one JSON object. A run that did not end has no counters of the peer.
+/// Returns the report as one JSON object. A run that ended early has no counters of the peer.
 pub(crate) fn to_json(
     setting: &Setting,
     steps: &[Step],
@@ -324,7 +324,8 @@ struct Bandwidth {
     average_gigabits: f64,
     #[serde(rename = "msg_rate_Mpps")]
     message_rate: f64,
-    /// Only of connections that lose messages, and `null` if the receiver did not tell.
+    /// Only for services that do not retransmit; the rates are `null` if the receiver did not
+    /// count.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     received: Option<ReceivedBandwidth>,
     received_messages: Option<u64>,
@@ -339,7 +340,7 @@ struct ReceivedBandwidth {
     gigabits: Option<f64>,
 }
 
-/// A number with so many digits after the point.
+/// Rounds a number to `digits` decimal places.
 fn rounded(number: f64, digits: i32) -> f64 {
     let unit = 10_f64.powi(digits);
     (number * unit).round() / unit

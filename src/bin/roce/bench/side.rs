@@ -49,7 +49,7 @@ impl Side {
             format!("-x: {} has {} GIDs, counted from 0", nic.name(), gids.len())
         })?;
         let (mtu, most) = (plan.mtu, nic.query_port()?.active_mtu);
-        ensure!(mtu <= most, "-m: {} can do an MTU of {most}, not {mtu}", nic.name());
+        ensure!(mtu <= most, "-m: {} supports an MTU of at most {most}, not {mtu}", nic.name());
         let layout = Layout::new(plan)?;
         let pd = nic.create_pd()?;
         let depth = plan.tx_depth as usize + layout.receives_per_qp;

@@ -7,8 +7,8 @@ use anyhow::Context;
 use roce::control::limits::CONNECT_WAIT;
 use roce::control::{Tcp, tcp};
 
-/// Connects to a server, from `source` if this host has that address. `command` starts such a
-/// server.
+/// Connects to a server, from `source` if this host has that address. The error names `command`,
+/// which starts such a server.
 pub(crate) fn connect(
     source: Option<IpAddr>,
     server: SocketAddr,
@@ -20,7 +20,7 @@ pub(crate) fn connect(
     Ok(Tcp::new(stream, None)?)
 }
 
-/// Returns the address of this host from which another is reached, without sending anything.
+/// Returns the address of this host from which it reaches `server`, without sending anything.
 pub(crate) fn source_for(server: SocketAddr) -> io::Result<IpAddr> {
     let any: SocketAddr = match server {
         SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),

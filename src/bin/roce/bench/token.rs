@@ -1,4 +1,4 @@
-//! The option that names the token.
+//! `--token`: a secret that both sides of a control connection prove to know.
 
 use anyhow::Context;
 use clap::Args;
@@ -9,8 +9,8 @@ use roce::control::token::TOKEN_BYTES_MIN;
 #[derive(Clone, Args)]
 pub(crate) struct TokenArgs {
     /// A secret of at least 8 characters that both sides know, for networks that are not trusted.
-    /// Each side proves to the other that it knows it, and neither sends it. Other users of this
-    /// host see it in the list of processes: prefer the variable. The traffic is not encrypted.
+    /// Each side proves that it knows the secret, and neither sends it. Other users of this host
+    /// see the option in the list of processes: prefer the variable. The traffic is not encrypted.
     #[arg(long, env = "ROCE_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     token: Option<String>,
 }
@@ -22,6 +22,7 @@ impl std::fmt::Debug for TokenArgs {
 }
 
 impl TokenArgs {
+    /// Returns the token, if one was given.
     pub(crate) fn get(&self) -> anyhow::Result<Option<Token>> {
         // An empty variable counts as unset.
         let Some(text) = self.token.as_deref().filter(|text| !text.is_empty()) else {
@@ -29,7 +30,7 @@ impl TokenArgs {
         };
         let token = Token::new(text).with_context(|| {
             format!(
-                "--token: at least {TOKEN_BYTES_MIN} characters; `openssl rand -hex 16` makes a good one"
+                "--token (or ROCE_TOKEN): at least {TOKEN_BYTES_MIN} characters; `openssl rand -hex 16` makes a good one"
             )
         })?;
         Ok(Some(token))

@@ -1,4 +1,4 @@
-//! Events beside the traffic: the peer on its TCP connection, the progress bar, the clock.
+//! Events of a run beside its traffic: messages of the control connection, Ctrl-C, time limits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use roce::control::{Channel, ControlError, Incoming};
 use super::control::messages::{Done, Message, receive};
 use super::control::plan::Extent;
 
-/// Interval at which anything but the traffic is checked.
-const LOOK: Duration = Duration::from_millis(1);
+/// Interval at which the control connection, Ctrl-C and the time limits are checked.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Interval of keep-alive messages to the peer.
-const ALIVE: Duration = Duration::from_secs(1);
+const ALIVE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time without a message after which the peer counts as gone.
 const SILENCE: Duration = Duration::from_secs(15);
@@ -25,27 +25,31 @@ const STOP_WAIT: Duration = Duration::from_secs(1);
 /// Time in which the peer must finish once the run is to stop.
 const PEER_STOP_WAIT: Duration = Duration::from_secs(3);
 
-/// Messages that a peer sends in the middle of a run.
+/// Names of the messages that a peer may send during a run.
 const RUNNING: &str = "stop or done";
 
 /// Number of empty polls after which the thread yields the processor.
 const POLLS_IN_VAIN: u32 = 64;
 
-/// The time.
-#[expect(clippy::disallowed_methods, reason = "what is measured is time")]
+/// Returns the current time.
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Looks after everything beside the traffic while it runs.
+/// State of a run beside its traffic.
 pub(crate) struct Watch<'a> {
     control: &'a mut Channel,
     bar: &'a ProgressBar,
     extent: Extent,
     started: Instant,
+    /// Time of the last check.
     looked: Instant,
+    /// Time of the last keep-alive message to the peer.
     told: Instant,
+    /// Time of the last message from the peer.
     heard: Instant,
+    /// Number of empty polls since the last completion or yield.
     in_vain: u32,
     /// Set by Ctrl-C.
     interrupt: &'a AtomicBool,
@@ -95,7 +99,7 @@ impl<'a> Watch<'a> {
         self.in_vain = 0;
     }
 
-    /// A poll was in vain. Whether it is time to look up.
+    /// Counts an empty poll. Returns whether it is time to [`look`](Self::look).
     #[inline]
     pub(crate) fn polled_in_vain(&mut self) -> bool {
         self.in_vain += 1;
@@ -108,13 +112,14 @@ impl<'a> Watch<'a> {
         true
     }
 
-    /// Looks at the peer and shows how many messages there were, if it is time.
+    /// Reads the control connection, updates the progress bar and checks the time limits, at most
+    /// once in a [`LOOK_INTERVAL`].
     pub(crate) fn look(&mut self, now: Instant, messages: u64) -> anyhow::Result<()> {
-        if now.duration_since(self.looked) < LOOK {
+        if now.duration_since(self.looked) < LOOK_INTERVAL {
             return Ok(());
         }
         self.looked = now;
-        if now.duration_since(self.told) > ALIVE {
+        if now.duration_since(self.told) > ALIVE_INTERVAL {
             self.told = now;
             self.control.send_alive()?;
         }
@@ -153,12 +158,12 @@ impl<'a> Watch<'a> {
         self.stopping.is_some()
     }
 
-    /// Whether messages in flight are not waited for any longer.
+    /// Whether the time to wait for messages in flight is over.
     pub(crate) fn gives_up(&self, now: Instant) -> bool {
         self.stopping.is_some_and(|since| now.duration_since(since) > STOP_WAIT)
     }
 
-    /// Tells the peer that one is done.
+    /// Tells the peer that this side is done.
     pub(crate) fn tell(&mut self, done: Done) -> Result<(), ControlError> {
         self.control.send(&Message::Done(done))
     }
@@ -180,7 +185,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Ends a run; the connection is for other things again.
+    /// Ends the run, and returns the control connection.
     pub(crate) fn end(self) -> &'a mut Channel {
         self.control
     }

@@ -1,4 +1,4 @@
-//! Running scenarios, and telling what came of it.
+//! `roce conform`: runs scenarios and reports the findings.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -74,7 +74,7 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode> {
     conclude(&args, &ended, &mut out)
 }
 
-/// The exit status of what Ctrl-C ended.
+/// Exit status after Ctrl-C.
 const INTERRUPTED: u8 = 130;
 
 /// Event of a run of scenarios.
@@ -83,7 +83,8 @@ enum Event {
     Begun(String),
     /// An instance was run.
     Found(Box<Finding>),
-    /// All instances were run with the device in one role: what is known and was not found.
+    /// All instances were run with the device in one role: the known deviations that were not
+    /// found, each as scenario and reason.
     Played(Vec<(String, String)>),
     /// The run has ended, or cannot continue.
     Ended(Result<()>),
@@ -95,10 +96,11 @@ enum Event {
 #[derive(Default)]
 struct Ended {
     findings: Vec<Finding>,
+    /// Known deviations that were not found, each as scenario and reason.
     gone: Vec<(String, String)>,
     /// Number of findings of the first role, to be recorded.
     recorded: Option<usize>,
-    /// Reason for which it ended early, and the exit status.
+    /// Reason for which the run ended early, and the exit status.
     stopped: Option<(String, ExitCode)>,
 }
 
@@ -111,8 +113,7 @@ fn start(args: &RunArgs, instances: Vec<Instance>) -> Result<Receiver<Event>> {
     let args = args.clone();
     std::thread::spawn(move || {
         let work = AssertUnwindSafe(|| work(&args, &instances, &sender));
-        let panicked =
-            |_| Err(anyhow::anyhow!("a scenario ended the program's thread: a bug of roce"));
+        let panicked = |_| Err(anyhow::anyhow!("a scenario panicked, which is a bug of roce"));
         let ended = catch_unwind(work).unwrap_or_else(panicked);
         let _ = sender.send(Event::Ended(ended));
     });
@@ -121,7 +122,7 @@ fn start(args: &RunArgs, instances: Vec<Instance>) -> Result<Receiver<Event>> {
 
 fn work(args: &RunArgs, instances: &[Instance], events: &Sender<Event>) -> Result<()> {
     for &side in args.role.sides() {
-        // Two soft NICs in memory are the same either way.
+        // Two soft NICs in memory have the same findings in either role.
         if side == Side::Responder && args.device.is_none() && args.role == Role::Both {
             break;
         }
@@ -227,8 +228,8 @@ fn pair(args: &RunArgs) -> Result<Pair> {
     }
 }
 
-/// Connects to a server, from the address of the device if there is a way: the server sends packets
-/// to no other.
+/// Connects to a server, from the address of the device if this host has it: the server sends
+/// packets only to the address that connects.
 fn connect(host: &str, port: u16, from: Option<IpAddr>) -> Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for to in resolve(host, port)? {
@@ -240,7 +241,7 @@ fn connect(host: &str, port: u16, from: Option<IpAddr>) -> Result<TcpStream> {
     Err(last.into())
 }
 
-/// Returns the outcomes with the device in its first role, for others to be compared with.
+/// Returns the traces with the device in its first role: the reference of a later `--reference`.
 fn recorded(ended: &Ended) -> Record {
     let findings = &ended.findings;
     let count = ended.recorded.unwrap_or(findings.len());
@@ -261,7 +262,8 @@ fn progress(len: usize) -> ProgressBar {
     )
 }
 
-/// Tells what all of it comes to. Of a run that ended early, what there is.
+/// Writes the files and prints the summary, also of a run that ended early. Returns the exit
+/// status.
 fn conclude(args: &RunArgs, ended: &Ended, out: &mut impl Write) -> Result<ExitCode> {
     let Ended { findings, gone, stopped, .. } = ended;
     let why = stopped.as_ref().map(|(why, _)| why.as_str());

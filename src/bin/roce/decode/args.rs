@@ -19,12 +19,12 @@ use crate::table_names::TableNames;
 ///
 ///   00:06:59.404559 IP 10.9.0.1.49441 > 10.9.0.2.4791: RC_SEND_ONLY qp 0x11 psn 5 len 64 icrc ok
 ///
-/// A frame with several packets (a train), as a host shows that leaves segmentation to its NIC or
-/// coalesces what it receives, is split at the boundaries that ICRCs prove. Its packets keep the
-/// frame number; roce.train.index counts them. -w writes them as frames of their own.
+/// A frame with several packets (a train), from a host that leaves segmentation to its NIC or
+/// coalesces received packets, is split at the boundaries that ICRCs prove. Its packets keep the
+/// frame number; roce.train.index counts them. -w writes each packet as a frame of its own.
 ///
-/// Packets of several captures come in the order of time; frame.number counts them all, and
-/// frame.file is the capture that a packet is from.
+/// Packets of several captures are merged by time; frame.number counts the frames of all captures,
+/// and frame.file is the capture that a packet is from.
 ///
 /// A damaged record is skipped: reading goes on at the next valid one, a line on standard error
 /// says what was skipped, and the exit status is 1. With --strict, the capture ends there (2).
@@ -32,16 +32,15 @@ use crate::table_names::TableNames;
 /// RoCE packets have their ICRC checked: ok, bad, or absent where the capture cut the packet
 /// short. Times are UTC.
 ///
-/// Fields have tshark's names (infiniband.bth.psn, ip.src, frame.number); what tshark does not
-/// decode is called roce.icrc, roce.opcode_name, roce.aeth.kind and so on. --list-fields lists
-/// them all.
+/// Fields have tshark's names (infiniband.bth.psn, ip.src, frame.number); fields that tshark does
+/// not have begin with roce (roce.icrc, roce.opcode_name, roce.aeth.kind). --list-fields lists all.
 ///
-/// Filters are Wireshark's: they compare fields with values or with other fields, == != <
-/// <= > >= (or eq ne lt le gt ge), after & takes bits of a number; in {1, 5..9} asks for one of
-/// several values, contains and matches search text and bytes. Tests are joined by && || ^^ ! (or
-/// and or xor not) and parentheses. A name alone asks whether the field is there. Addresses may be
-/// prefixes (ip.addr == 10.9.0.0/16), opcodes have names (RC_SEND_ONLY). `roce help filter`
-/// is the reference.
+/// Filters are Wireshark's: they compare fields with values or with other fields, == != < <= > >=
+/// (or eq ne lt le gt ge), after & takes bits of a number; in {1, 5..9} asks for one of several
+/// values, contains and matches search text and bytes. Tests are joined by && || ^^ ! (or and or
+/// xor not) and parentheses. A name alone asks whether the field is present. Addresses may be
+/// prefixes (ip.addr == 10.9.0.0/16), opcodes have names (RC_SEND_ONLY). `roce help filter` is the
+/// reference.
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -53,7 +52,7 @@ pub(crate) struct Args {
     #[arg(short = 'V', long, conflicts_with_all = ["json", "fields", "summary"])]
     pub(super) verbose: bool,
 
-    /// Print one JSON object per packet (with --summary, one in all).
+    /// Print one JSON object per packet (with --summary, one object in all).
     #[arg(long)]
     pub(super) json: bool,
 
@@ -101,9 +100,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(super) names: TableNames,
 
-    /// Write the packets to a capture instead: a pcap or a pcapng by the ending of OUT, else as the
-    /// input is. Times keep their nanoseconds; a pcapng keeps interfaces and comments. - is
-    /// standard output.
+    /// Write the packets to a capture instead: a pcap or a pcapng by the ending of OUT, otherwise
+    /// in the format of the input. Times keep their nanoseconds; a pcapng keeps interfaces and
+    /// comments. - is standard output.
     #[arg(short, long, value_name = "OUT", conflicts_with_all = ["verbose", "json", "fields", "summary", "parquet"])]
     pub(super) write: Option<PathBuf>,
 
@@ -135,6 +134,7 @@ Examples:
   roce decode -Y 'infiniband.bth.destqp == 0x11' -w qp.pcapng left.pcapng right.pcapng
   tcpdump -i eth0 -w - udp port 4791 | roce decode -l -";
 
+/// Parses a filter. The error shows the place in `source` at which parsing stopped.
 pub(crate) fn parse_filter(source: &str) -> anyhow::Result<Filter> {
     Filter::parse(source).map_err(|error| {
         let marked = error.point(source).replace('\n', "\n  ");
@@ -142,6 +142,7 @@ pub(crate) fn parse_filter(source: &str) -> anyhow::Result<Filter> {
     })
 }
 
+/// Finds a field that an option `-e` names.
 pub(super) fn find_field(name: &str) -> anyhow::Result<FieldRef> {
     let unknown = || format!("-e: {} (--list-fields lists all)", unknown_field(name));
     FieldRef::find(name).with_context(unknown)

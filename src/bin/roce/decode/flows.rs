@@ -14,11 +14,11 @@ use crate::interrupt;
 /// Fields that need the connections of the whole capture.
 pub(super) const FIELDS: [&str; 2] = ["roce.flow", "roce.retransmission"];
 
-/// The analysis of a capture that was read once, and is read once more.
+/// Analysis of captures that are read twice.
 ///
-/// The connection of a packet may be known only long after it. So the capture is analyzed twice in
-/// the same way: the report of the first pass gives the connections of the flow numbers that the
-/// second pass assigns, and no packet must be kept.
+/// The connection of a packet may be known only by later packets. So the captures are analyzed
+/// twice in the same way: the second pass assigns flow numbers to packets, and the report of the
+/// first pass says which connection each flow number belongs to. No packet has to be kept.
 pub(super) struct Flows {
     report: Report,
     analysis: Analysis,
@@ -30,8 +30,8 @@ impl Flows {
         if inputs.size().is_none() {
             let [flow, retransmission] = FIELDS;
             bail!(
-                "{flow} and {retransmission} are known when all of a capture was read, and a pipe can be read once; \
-                 write it to a file, and decode the file"
+                "{flow} and {retransmission} need a whole capture before its first packet is printed, and a pipe can be \
+                 read only once: write it to a file, and decode the file"
             );
         }
         let mut analysis = Analysis::new(Config::default());

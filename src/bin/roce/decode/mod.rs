@@ -1,4 +1,4 @@
-//! `roce decode`: captures in words.
+//! `roce decode`: prints, filters, summarizes and converts the packets of captures.
 
 mod args;
 mod flows;
@@ -38,8 +38,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         return Ok(inputs.problems.status());
     }
     let mut inputs = Inputs::open(&args.files, args.strict)?;
-    // Why not is said by now. A summary of nothing would look like one of a capture without
-    // packets.
+    // No file could be opened, and the errors have been reported. An empty summary would look like
+    // that of a capture without packets.
     if inputs.names().is_empty() {
         return Ok(inputs.problems.status());
     }

@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args, out: &Path) -> Result<ExitCode> {
             write(args, &packets, &mut inputs, &mut table, &mut left)?;
             table.finish()?;
         }
-        // The worst of all files is that of the command.
+        // The exit status is the worst of all files.
         if status != crate::could_not() && inputs.problems.status() != ExitCode::SUCCESS {
             status = inputs.problems.status();
         }
@@ -51,12 +51,12 @@ pub(super) fn run(args: &Args, out: &Path) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// Rows of some packets.
+/// Rows of a batch of packets.
 struct Made {
     rows: Rows,
     packets: u64,
     unknown: UnknownLinks,
-    /// The text of a value, kept to be used again.
+    /// Buffer for the text of a value.
     text: String,
 }
 
@@ -70,7 +70,9 @@ fn write(
 ) -> Result<()> {
     let show = Show::new(args, inputs.names())?;
     if show.needs_flows {
-        bail!("--parquet: the table of packets knows no connections; `roce flows --parquet` does");
+        bail!(
+            "--parquet: the table of packets has no connections; that of `roce flows --parquet` has"
+        );
     }
     let bar = Progress::new(inputs.size(), false);
     let mut unknown = UnknownLinks::default();

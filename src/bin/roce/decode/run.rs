@@ -1,4 +1,4 @@
-//! A run of `roce decode` over its files, on one core or on all of them.
+//! Loop of `roce decode` over the packets of its files, on one thread or on several.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -19,12 +19,12 @@ pub(super) struct Run<W> {
     show: Show,
     /// Facts about connections, if a field needs them.
     flows: Option<Flows>,
-    /// The port of RoCEv2.
+    /// UDP destination port of RoCEv2.
     port: u16,
     threads: usize,
     /// Number of packets that may still be shown.
     left: u64,
-    /// Whether each packet is flushed.
+    /// Whether the output is flushed after each packet.
     flush: bool,
     out: W,
     /// Results of the packets so far, without the text that was written.
@@ -36,10 +36,10 @@ impl<W: Write + Send> Run<W> {
         let show = Show::new(args, inputs.names())?;
         let flows = show.needs_flows.then(|| Flows::find(args, inputs)).transpose()?;
         let flush = args.line_buffered || io::stdout().is_terminal();
-        // What is followed live, on a terminal or from a pipe, is shown packet by packet.
+        // Input from a pipe may be live, and is shown packet by packet; so is output on a terminal.
         let live = inputs.size().is_none() || (flush && !show.form.is_summary());
         Ok(Self {
-            // The analysis takes packets in their order.
+            // The analysis takes packets in order.
             threads: if live || flows.is_some() { 1 } else { batches::threads(args.jobs) },
             flows,
             show,
@@ -67,7 +67,7 @@ impl<W: Write + Send> Run<W> {
         Ok(())
     }
 
-    /// Prints what comes after the last packet.
+    /// Prints the end of the output: the summary, if it is asked for.
     pub(super) fn finish(mut self, problems: &Problems) -> Result<()> {
         let (places, bytes) = problems.skipped();
         self.all.summary.add_skipped(places, bytes);
@@ -155,7 +155,7 @@ pub(super) enum End {
 }
 
 impl End {
-    /// Whether a run failed.
+    /// Returns the result of a run that ended: only [`Failed`](Self::Failed) is an error.
     pub(super) fn of(ended: Result<(), Self>) -> Result<()> {
         match ended {
             Ok(()) | Err(Self::Full) => Ok(()),

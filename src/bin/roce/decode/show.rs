@@ -1,5 +1,5 @@
-//! Conversion of a record to its output: the part of the work that needs nothing but the record, on
-//! any thread.
+//! Conversion of a record to its output: the part of the work that depends only on the record, so
+//! that any thread can do it.
 
 use roce::capture::Record;
 use roce::decode::{self, Decoder, Filter, Summary};
@@ -15,7 +15,7 @@ pub(super) struct Show {
     filter: Option<Filter>,
     /// Names of the files if there are several, or if `frame.file` is used; else empty.
     names: Vec<String>,
-    /// Whether a field is used that only the whole capture tells: see [`flows::FIELDS`].
+    /// Whether a field is used that needs the whole capture: one of [`flows::FIELDS`].
     pub(super) needs_flows: bool,
 }
 
@@ -24,11 +24,11 @@ pub(super) struct Show {
 pub(super) struct Shown {
     /// Number of packets that passed the filter.
     pub(super) packets: u64,
-    /// Text.
+    /// Formatted packets.
     pub(super) text: String,
     /// Summary, if it is asked for.
     pub(super) summary: Box<Summary>,
-    /// Frames, passed or not, that could not be decoded.
+    /// Frames of unknown link types, which are not decoded.
     pub(super) unknown: UnknownLinks,
 }
 

@@ -1,4 +1,4 @@
-//! `roce decode -w`: a capture of what the filter lets through.
+//! `roce decode -w`: writes the packets that pass the filter to a capture.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -18,8 +18,8 @@ use crate::output::{counted, say};
 use crate::progress::{PROGRESS_STEP, Progress};
 use crate::{interrupt, outfile, output};
 
-/// Number of bytes that are written at once.
-const PIECE: usize = 256 << 10;
+/// Size of the output buffer.
+const BUFFER_BYTES: usize = 256 << 10;
 
 /// Checks that OUT may be written, before the captures are read.
 pub(super) fn check(args: &Args, out: &Path) -> Result<()> {
@@ -34,7 +34,7 @@ pub(super) fn check(args: &Args, out: &Path) -> Result<()> {
     outfile::check_not_read("-w", out, &args.files)
 }
 
-/// Writes the packets that pass to OUT.
+/// Writes the packets that pass the filter to OUT.
 pub(super) fn run(args: &Args, out: &Path, inputs: &mut Inputs) -> Result<()> {
     let show = Show::new(args, inputs.names())?;
     let flows = show.needs_flows.then(|| Flows::find(args, inputs)).transpose()?;
@@ -52,10 +52,9 @@ pub(super) fn run(args: &Args, out: &Path, inputs: &mut Inputs) -> Result<()> {
 
 /// Destination of the capture.
 enum Sink {
-    /// A file that is replaced when the capture is complete: the captures that are read have an
-    /// end.
+    /// A file that replaces OUT when the capture is complete: no input is a pipe.
     Whole(WholeFile),
-    /// A file that grows while packets come from a pipe, or a pipe.
+    /// Standard output, or a file that grows while packets come from a pipe.
     Growing(Box<dyn Write>),
 }
 
@@ -68,7 +67,7 @@ impl Sink {
             return Ok(Self::Whole(WholeFile::create(failed(out), out)?));
         }
         let file = File::create(out).with_context(|| failed(out))?;
-        Ok(Self::Growing(Box::new(BufWriter::with_capacity(PIECE, file))))
+        Ok(Self::Growing(Box::new(BufWriter::with_capacity(BUFFER_BYTES, file))))
     }
 }
 
@@ -97,7 +96,7 @@ fn copy(
 ) -> Result<(), WriteError> {
     let bar = Progress::new(inputs.size(), false);
     let mut decoder = Decoder::new(args.port);
-    // A frame of any link type can be copied.
+    // Not reported: frames of unknown link types can be copied.
     let mut unknown = UnknownLinks::default();
     let mut left = args.count.unwrap_or(u64::MAX);
     while left > 0 && !interrupt::requested() {
@@ -137,7 +136,7 @@ fn copy(
     copier.finish(&inputs.merge)
 }
 
-/// Says what the output has no place for.
+/// Reports what the format of the output could not keep.
 fn report(lost: Lost) {
     let Lost { times, comments, interface_options, .. } = lost;
     if times > 0 {
@@ -154,8 +153,8 @@ fn report(lost: Lost) {
     }
 }
 
-/// The format that the ending of OUT asks for; else that of the captures, which is pcapng if they
-/// differ.
+/// Returns the format that the ending of OUT asks for; otherwise that of the captures, or pcapng if
+/// they differ.
 fn format(out: &Path, inputs: &Inputs) -> Format {
     match ending(out).as_deref() {
         Some("pcap" | "cap") if !is_stdout(out) => Format::Pcap,

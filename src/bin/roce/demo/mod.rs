@@ -20,8 +20,8 @@ use crate::output;
 /// Two soft NICs on this machine's loopback, over ordinary UDP sockets: no privilege, no kernel
 /// module, no hardware. For each operation it prints the work requests, the packets as they were
 /// captured, and the completions that both sides poll. The last scenes show errors. With --queues
-/// it shows instead what queue depth, batches and completion moderation do to the message rate,
-/// with what was counted.
+/// it measures instead how queue depth, batches and completion moderation change the message rate,
+/// and prints the counters that explain it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 EXAMPLES
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long)]
     list: bool,
 
-    /// Measure what queue depth, batches and completion moderation do
+    /// Measure the effects of queue depth, batches and completion moderation
     #[arg(long, conflicts_with_all = ["words", "pcap", "list"])]
     queues: bool,
 
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns what to try after the demo.
+/// Returns the commands to try after the demo.
 fn next_steps(capture: Option<&Path>) -> String {
     let flows = capture.map(|path| format!("roce flows {}", path.display()));
     let capture = match &flows {
@@ -112,7 +112,7 @@ fn next_steps(capture: Option<&Path>) -> String {
     format!("Next:{}", steps.iter().map(line).collect::<String>())
 }
 
-/// Plays two scenes without output: small messages, and large ones both ways.
+/// Plays two scenes without output, to check that soft NICs work here: SEND and RDMA READ.
 pub(crate) fn try_nics() -> Result<()> {
     let stage = Stage::open()?;
     let mut nowhere = std::io::sink();

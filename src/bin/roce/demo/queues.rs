@@ -1,4 +1,4 @@
-//! `roce demo --queues`: effects of queue depth, batches and completion moderation, counted.
+//! `roce demo --queues`: measures the effects of queue depth, batches and completion moderation.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -12,21 +12,21 @@ use super::stage::{self, Side, connect_attr};
 
 /// Size of every message.
 const MESSAGE_BYTES: usize = 64;
-/// Work requests in flight where the depth is not what varies.
+/// Work requests in flight in tables that do not vary the depth.
 const DEPTH: usize = 256;
-/// Work requests per doorbell where the batch is not what varies.
+/// Work requests per doorbell in tables that do not vary the batch.
 const BATCH: usize = 16;
-/// Maximum time of one row.
+/// Timeout of one row.
 const ROW_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Use of the queues by a program.
+/// Parameters of a program's use of its queues.
 #[derive(Clone, Copy, Debug)]
 struct Usage {
     /// Maximum number of work requests in flight: the depth of the send queue.
     depth: usize,
     /// Work requests per doorbell.
     batch: usize,
-    /// Every n-th work request is signaled.
+    /// Number of work requests of which the last is signaled.
     signal_every: usize,
 }
 
@@ -43,11 +43,11 @@ struct Counted {
     acks: u64,
 }
 
-/// A table: one part of [`Usage`] varies, the rest stays.
+/// A table of measurements: one field of [`Usage`] varies from row to row.
 struct Table {
     title: &'static str,
     about: &'static str,
-    /// The heading of the part that varies.
+    /// Heading of the column of the field that varies.
     varies: &'static str,
     rows: &'static [usize],
     usage: fn(usize) -> Usage,
@@ -122,7 +122,7 @@ fn print_row(row: usize, messages: usize, counted: &Counted, out: &mut dyn Write
     )?)
 }
 
-/// Writes `messages` from `a` to `b`, and counts.
+/// Sends `messages` WRITEs from `a` to `b`. Returns the time and the counters.
 fn measure(a: &Side, b: &Side, usage: Usage, messages: usize) -> Result<Counted> {
     let depth = u32::try_from(usage.depth)?;
     let requester = a.pd.qp(&a.cq).depth(depth, 1).build_any(QpType::Rc)?;
@@ -130,7 +130,7 @@ fn measure(a: &Side, b: &Side, usage: Usage, messages: usize) -> Result<Counted>
     requester.connect(&responder.endpoint()?, &connect_attr())?;
     responder.connect(&requester.endpoint()?, &connect_attr())?;
     let (send_calls, acks) = nic_counters(a);
-    #[expect(clippy::disallowed_methods, reason = "the time that a person is told")]
+    #[expect(clippy::disallowed_methods, reason = "a measurement takes the time")]
     let start = Instant::now();
     let (doorbells, completions) = write_all(a, b, &requester, usage, messages, start)?;
     let elapsed = start.elapsed();
@@ -144,8 +144,8 @@ fn measure(a: &Side, b: &Side, usage: Usage, messages: usize) -> Result<Counted>
     })
 }
 
-/// Returns the system calls by which a side's link has sent, and the packets that its engine has
-/// received.
+/// Returns the number of system calls by which a side's link has sent, and the number of packets
+/// that its engine has received.
 fn nic_counters(side: &Side) -> (u64, u64) {
     let link = side.nic.link_counters();
     let send_calls =

@@ -1,4 +1,4 @@
-//! Scenes of the demo.
+//! Scenes of the demo: each shows an operation or an error.
 
 use anyhow::{Context as _, Result, ensure};
 use roce::engine::Counter;
@@ -10,14 +10,14 @@ use roce::wire::RKey;
 
 use super::stage::{Play, Side, connect_attr, short_timeouts};
 
-/// A scene.
+/// An operation or an error that the demo shows.
 pub(super) struct Scene {
     pub(super) title: &'static str,
     pub(super) about: &'static str,
     pub(super) play: fn(&mut Play<'_>) -> Result<()>,
 }
 
-/// All scenes, in their order.
+/// All scenes, in the order in which they are played.
 pub(super) const SCENES: &[Scene] = &[
     Scene {
         title: "SEND",
@@ -41,7 +41,7 @@ pub(super) const SCENES: &[Scene] = &[
     },
     Scene {
         title: "RDMA WRITE with immediate data",
-        about: "The same, and it consumes a receive of the peer, whose completion notifies the program.",
+        about: "An RDMA WRITE that also consumes a receive of the peer, whose completion notifies the program.",
         play: write_imm,
     },
     Scene {
@@ -89,18 +89,19 @@ pub(super) const SCENES: &[Scene] = &[
 
 const SEND: SendOp = SendOp::Send { imm: None };
 
-/// A request for one piece of a side's memory.
-fn one<'a>(id: u64, op: SendOp, sges: &'a [roce::verbs::Sge]) -> SendWr<'a> {
+/// Returns a work request whose data is at `sges`.
+fn request<'a>(id: u64, op: SendOp, sges: &'a [roce::verbs::Sge]) -> SendWr<'a> {
     SendWr::new(WrId(id), op, Data::Gather(sges))
 }
 
-/// Puts different bytes into a side's memory.
+/// Writes a pattern to the start of a side's memory.
 fn fill(side: &Side, len: usize) -> Result<()> {
     let bytes: Vec<u8> = (0..=250).cycle().take(len).collect();
     Ok(side.mr.write(0, &bytes)?)
 }
 
-fn same(play: &Play<'_>, from: usize, to: usize, len: usize) -> Result<()> {
+/// Checks that the memory of B at `to` has the bytes of the memory of A at `from`.
+fn check_same(play: &Play<'_>, from: usize, to: usize, len: usize) -> Result<()> {
     let (sent, received) = (play.a().mr.to_vec(), play.b().mr.to_vec());
     ensure!(
         sent[from..from + len] == received[to..to + len],
@@ -114,10 +115,10 @@ fn send(play: &mut Play<'_>) -> Result<()> {
     let (a_qp, b_qp) = play.connect(QpType::Rc)?;
     a.mr.write(0, b"hello, RoCE")?;
     play.recv(b, &b_qp, &RecvWr { id: WrId(100), sges: &[b.sge(0, 64)] })?;
-    play.send(a, &a_qp, &one(1, SEND, &[a.sge(0, 11)]))?;
+    play.send(a, &a_qp, &request(1, SEND, &[a.sge(0, 11)]))?;
     play.complete(b, 1)?;
     play.complete(a, 1)?;
-    same(play, 0, 0, 11)
+    check_same(play, 0, 0, 11)
 }
 
 fn send_imm(play: &mut Play<'_>) -> Result<()> {
@@ -128,10 +129,10 @@ fn send_imm(play: &mut Play<'_>) -> Result<()> {
     let sges = [a.sge(0, 1500), a.sge(1500, 1000)];
     let op = SendOp::Send { imm: Some(*b"roce") };
     let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
-    play.send(a, &a_qp, &SendWr { flags, ..one(2, op, &sges) })?;
+    play.send(a, &a_qp, &SendWr { flags, ..request(2, op, &sges) })?;
     play.complete(b, 1)?;
     play.complete(a, 1)?;
-    same(play, 0, 0, 2500)
+    check_same(play, 0, 0, 2500)
 }
 
 fn send_inline(play: &mut Play<'_>) -> Result<()> {
@@ -151,9 +152,9 @@ fn write(play: &mut Play<'_>) -> Result<()> {
     let (a_qp, _b_qp) = play.connect(QpType::Rc)?;
     fill(a, 3000)?;
     let op = SendOp::Write { remote_addr: b.mr.addr() + 4096, rkey: b.mr.rkey(), imm: None };
-    play.send(a, &a_qp, &one(4, op, &[a.sge(0, 3000)]))?;
+    play.send(a, &a_qp, &request(4, op, &[a.sge(0, 3000)]))?;
     play.complete(a, 1)?;
-    same(play, 0, 4096, 3000)
+    check_same(play, 0, 4096, 3000)
 }
 
 fn write_imm(play: &mut Play<'_>) -> Result<()> {
@@ -162,7 +163,7 @@ fn write_imm(play: &mut Play<'_>) -> Result<()> {
     play.recv(b, &b_qp, &RecvWr { id: WrId(103), sges: &[] })?;
     let (remote_addr, rkey) = (b.mr.addr(), b.mr.rkey());
     let op = SendOp::Write { remote_addr, rkey, imm: Some([0, 0, 0, 42]) };
-    play.send(a, &a_qp, &one(5, op, &[a.sge(0, 100)]))?;
+    play.send(a, &a_qp, &request(5, op, &[a.sge(0, 100)]))?;
     play.complete(b, 1)?;
     play.complete(a, 1)?;
     Ok(())
@@ -173,9 +174,9 @@ fn read(play: &mut Play<'_>) -> Result<()> {
     let (a_qp, _b_qp) = play.connect(QpType::Rc)?;
     fill(b, 2100)?;
     let op = SendOp::Read { remote_addr: b.mr.addr(), rkey: b.mr.rkey() };
-    play.send(a, &a_qp, &one(6, op, &[a.sge(8192, 2100)]))?;
+    play.send(a, &a_qp, &request(6, op, &[a.sge(8192, 2100)]))?;
     play.complete(a, 1)?;
-    same(play, 8192, 0, 2100)
+    check_same(play, 8192, 0, 2100)
 }
 
 fn atomics(play: &mut Play<'_>) -> Result<()> {
@@ -183,10 +184,14 @@ fn atomics(play: &mut Play<'_>) -> Result<()> {
     let (a_qp, _b_qp) = play.connect(QpType::Rc)?;
     b.mr.write(0, &40_u64.to_ne_bytes())?;
     let (remote_addr, rkey) = (b.mr.addr(), b.mr.rkey());
-    play.send(a, &a_qp, &one(7, SendOp::FetchAdd { remote_addr, rkey, add: 2 }, &[a.sge(0, 8)]))?;
+    play.send(
+        a,
+        &a_qp,
+        &request(7, SendOp::FetchAdd { remote_addr, rkey, add: 2 }, &[a.sge(0, 8)]),
+    )?;
     play.complete(a, 1)?;
     let swap = SendOp::CompareSwap { remote_addr, rkey, compare: 42, swap: 7 };
-    play.send(a, &a_qp, &one(8, swap, &[a.sge(8, 8)]))?;
+    play.send(a, &a_qp, &request(8, swap, &[a.sge(8, 8)]))?;
     play.complete(a, 1)?;
     let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
     let (here, there) = (a.mr.to_vec(), b.mr.to_vec());
@@ -201,12 +206,12 @@ fn atomic_write(play: &mut Play<'_>) -> Result<()> {
     let (a_qp, _b_qp) = play.connect(QpType::Rc)?;
     a.mr.write(0, b"8 bytes!")?;
     let (remote_addr, rkey) = (b.mr.addr(), b.mr.rkey());
-    play.send(a, &a_qp, &one(9, SendOp::AtomicWrite { remote_addr, rkey }, &[a.sge(0, 8)]))?;
+    play.send(a, &a_qp, &request(9, SendOp::AtomicWrite { remote_addr, rkey }, &[a.sge(0, 8)]))?;
     let (placement, level) = (FlushPlacement::GLOBAL, FlushLevel::Range);
     let flush = SendOp::Flush { remote_addr, rkey, length: 8, placement, level };
     play.send(a, &a_qp, &SendWr::new(WrId(10), flush, Data::EMPTY))?;
     play.complete(a, 2)?;
-    same(play, 0, 0, 8)
+    check_same(play, 0, 0, 8)
 }
 
 fn window(play: &mut Play<'_>) -> Result<()> {
@@ -221,10 +226,10 @@ fn window(play: &mut Play<'_>) -> Result<()> {
     play.send(b, &b_qp, &SendWr::new(WrId(104), bind, Data::EMPTY))?;
     play.complete(b, 1)?;
     let op = SendOp::Write { remote_addr: addr, rkey, imm: None };
-    play.send(a, &a_qp, &one(11, op, &[a.sge(0, 256)]))?;
+    play.send(a, &a_qp, &request(11, op, &[a.sge(0, 256)]))?;
     play.complete(a, 1)?;
     play.recv(b, &b_qp, &RecvWr { id: WrId(105), sges: &[b.sge(0, 64)] })?;
-    play.send(a, &a_qp, &one(12, SendOp::SendWithInv { rkey }, &[a.sge(0, 4)]))?;
+    play.send(a, &a_qp, &request(12, SendOp::SendWithInv { rkey }, &[a.sge(0, 4)]))?;
     play.complete(b, 1)?;
     play.complete(a, 1)?;
     play.say("The same window once more, invalidated by its owner.")?;
@@ -240,8 +245,8 @@ fn unreliable(play: &mut Play<'_>) -> Result<()> {
     let (a_qp, b_qp) = play.connect(QpType::Uc)?;
     play.recv(b, &b_qp, &RecvWr { id: WrId(108), sges: &[b.sge(0, 2048)] })?;
     let op = SendOp::Write { remote_addr: b.mr.addr(), rkey: b.mr.rkey(), imm: None };
-    play.send(a, &a_qp, &one(13, op, &[a.sge(0, 64)]))?;
-    play.send(a, &a_qp, &one(14, SEND, &[a.sge(0, 1500)]))?;
+    play.send(a, &a_qp, &request(13, op, &[a.sge(0, 64)]))?;
+    play.send(a, &a_qp, &request(14, SEND, &[a.sge(0, 1500)]))?;
     play.complete(a, 2)?;
     play.complete(b, 1)?;
     Ok(())
@@ -256,17 +261,17 @@ fn datagram(play: &mut Play<'_>) -> Result<()> {
     let ah = a.pd.create_ah(AhAttr::new(to.gid, 0))?;
     let target = Target::Ud(UdTarget { ah: ah.handle(), qpn: to.qpn, qkey: connect_attr().qkey });
     play.recv(b, &b_qp, &RecvWr { id: WrId(109), sges: &[b.sge(0, 256)] })?;
-    play.send(a, &a_qp, &SendWr { target, ..one(15, SEND, &[a.sge(0, 32)]) })?;
+    play.send(a, &a_qp, &SendWr { target, ..request(15, SEND, &[a.sge(0, 32)]) })?;
     play.complete(a, 1)?;
     play.complete(b, 1)?;
-    same(play, 0, 40, 32)
+    check_same(play, 0, 40, 32)
 }
 
 fn not_ready(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
     let (a_qp, b_qp) = play.connect(QpType::Rc)?;
     let refused = a.nic.counters().get(Counter::RnrReceived);
-    play.send(a, &a_qp, &one(16, SEND, &[a.sge(0, 16)]))?;
+    play.send(a, &a_qp, &request(16, SEND, &[a.sge(0, 16)]))?;
     play.until(a, Counter::RnrReceived, refused)?;
     play.recv(b, &b_qp, &RecvWr { id: WrId(110), sges: &[b.sge(0, 64)] })?;
     play.complete(b, 1)?;
@@ -283,12 +288,12 @@ fn access(play: &mut Play<'_>) -> Result<()> {
         rkey: RKey::new(b.mr.rkey().get() ^ 0xff),
         imm: None,
     };
-    play.send(a, &a_qp, &one(17, op, &[a.sge(0, 64)]))?;
+    play.send(a, &a_qp, &request(17, op, &[a.sge(0, 64)]))?;
     let done = play.outcome(a, 1)?;
     ensure!(done[0].status == WcStatus::RemAccessErr, "the status is {}", done[0].status);
     play.outcome(b, 1)?;
     play.events(b)?;
-    play.send(a, &a_qp, &one(18, SEND, &[a.sge(0, 64)]))?;
+    play.send(a, &a_qp, &request(18, SEND, &[a.sge(0, 64)]))?;
     play.outcome(a, 1)?;
     Ok(())
 }
@@ -296,10 +301,10 @@ fn access(play: &mut Play<'_>) -> Result<()> {
 fn silent_peer(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
     let a_qp = a.qp(QpType::Rc)?;
-    // A queue pair that is gone.
+    // The queue pair is destroyed at once.
     let peer = b.qp(QpType::Rc)?.endpoint()?;
     a_qp.connect(&peer, &short_timeouts())?;
-    play.send(a, &a_qp, &one(19, SEND, &[a.sge(0, 16)]))?;
+    play.send(a, &a_qp, &request(19, SEND, &[a.sge(0, 16)]))?;
     let done = play.outcome(a, 1)?;
     ensure!(done[0].status == WcStatus::RetryExcErr, "the status is {}", done[0].status);
     Ok(())

@@ -1,4 +1,4 @@
-//! Stage of the demo: two NICs on one wire, and a tap on it.
+//! Stage of the demo: two NICs on loopback, a tap that captures, and the steps of a scene.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr};
@@ -26,7 +26,7 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Access rights that each side registers: every right that a peer can have.
 pub(super) const ALL: Access = Access::LOCAL_WRITE.union(Access::MW_BIND).union(Access::REMOTE);
 
-/// Two NICs on one wire.
+/// Two NICs on loopback, and a capture of their packets.
 pub(super) struct Stage {
     pub(super) a: Side,
     pub(super) b: Side,
@@ -77,13 +77,13 @@ impl Stage {
         Ok(Self { tap, a: Side::new('A', a, left)?, b: Side::new('B', b, right)?, wire })
     }
 
-    /// Returns all packets of the wire until now, as a pcapng. Nothing is captured from here on.
+    /// Ends the capture, and returns it as a pcapng.
     pub(super) fn capture(&self) -> Vec<u8> {
         self.tap.close();
         self.wire.bytes()
     }
 
-    /// Begins a scene. Packets from before are not shown.
+    /// Begins a scene, which shows no packets of earlier scenes.
     pub(super) fn play<'s>(&'s self, out: &'s mut dyn Write) -> Result<Play<'s>> {
         Ok(Play { stage: self, seen: count(&self.wire.bytes())?, out })
     }
@@ -95,7 +95,7 @@ pub(super) fn open_untapped() -> Result<(Side, Side)> {
     Ok((Side::new('A', a, left)?, Side::new('B', b, right)?))
 }
 
-/// Opens two addresses of the loopback network that nothing else uses.
+/// Opens links on two loopback addresses that nothing else uses.
 fn open_links() -> Result<[(Ipv4Addr, Link); 2]> {
     // All of 127.0.0.0/8 is this machine; another demo may have the first pair.
     let spare = u32::from(Ipv4Addr::new(127, 64, 0, 0)) | std::process::id() << 1;
@@ -115,7 +115,7 @@ fn open_links() -> Result<[(Ipv4Addr, Link); 2]> {
 
 fn open(address: Ipv4Addr) -> Result<Link, OpenError> {
     let mut options = udp::Options::new(IpAddr::V4(address));
-    // As on a network: one of the demonstrations counts system calls.
+    // Packets go through sockets, as on a network: `--queues` counts system calls.
     options.uses_shared_memory = false;
     udp::open(&options)
 }
@@ -153,7 +153,7 @@ impl Side {
 /// A scene that is being played.
 pub(super) struct Play<'s> {
     pub(super) stage: &'s Stage,
-    /// Number of packets that were shown.
+    /// Number of packets of the capture that were shown, or belong to earlier scenes.
     seen: usize,
     out: &'s mut dyn Write,
 }
@@ -164,7 +164,7 @@ pub(super) fn connect_attr() -> Connect {
     Connect::default().mtu(Mtu::M1024).access(ALL).min_rnr_timer(RnrTimer(Bits::low(18)))
 }
 
-/// Returns these attributes with short timeouts: three retransmissions, four milliseconds apart.
+/// Returns [`connect_attr`] with short timeouts: three retransmissions, four milliseconds apart.
 pub(super) fn short_timeouts() -> Connect {
     let (timeout, retry_cnt) = (AckTimeout(Bits::low(10)), RetryCount(Bits::low(3)));
     connect_attr().timeout(timeout).retry_cnt(retry_cnt)
@@ -189,7 +189,7 @@ impl<'s> Play<'s> {
 
     /// Prints a line of text.
     pub(super) fn say(&mut self, text: &str) -> Result<()> {
-        self.packets()?;
+        self.show_packets()?;
         Ok(writeln!(self.out, "  {text}")?)
     }
 
@@ -242,14 +242,14 @@ impl<'s> Play<'s> {
                 std::thread::yield_now();
             }
         }
-        self.packets()?;
+        self.show_packets()?;
         for wc in &completions {
             print::completion(side.name, wc, self.out)?;
         }
         Ok(completions)
     }
 
-    /// Waits until a counter of a side is no longer what it was before.
+    /// Waits until a counter of a side differs from `before`.
     pub(super) fn until(&mut self, side: &Side, counter: Counter, before: u64) -> Result<()> {
         #[expect(clippy::disallowed_methods, reason = "a person waits")]
         let start = std::time::Instant::now();
@@ -261,7 +261,7 @@ impl<'s> Play<'s> {
             );
             std::thread::sleep(Duration::from_micros(100));
         }
-        self.packets()
+        self.show_packets()
     }
 
     /// Waits for an asynchronous event of a side, and shows it.
@@ -274,8 +274,8 @@ impl<'s> Play<'s> {
         Ok(writeln!(self.out, "{} event  {}", side.name, event.event())?)
     }
 
-    /// Shows the packets that have passed since packets were last shown.
-    fn packets(&mut self) -> Result<()> {
+    /// Shows the packets that were captured since the last call.
+    fn show_packets(&mut self) -> Result<()> {
         let capture = self.stage.wire.bytes();
         let mut reader = Reader::new(&capture[..])?;
         let mut decoder = Decoder::new(ROCE_PORT);
@@ -298,9 +298,9 @@ impl<'s> Play<'s> {
         Ok(())
     }
 
-    /// Ends a scene. Packets that arrive late belong to it.
+    /// Ends a scene, and shows its last packets.
     pub(super) fn end(mut self) -> Result<()> {
         std::thread::sleep(Duration::from_millis(1));
-        self.packets()
+        self.show_packets()
     }
 }

@@ -1,5 +1,5 @@
-//! `roce devices`: the soft NICs that this machine could offer, those that run, and the real ones
-//! that it has.
+//! `roce devices`: lists the soft NICs that this machine can offer, the soft NICs that run, and the
+//! RDMA devices.
 
 mod metrics;
 mod running;
@@ -33,7 +33,7 @@ const INTERRUPT_CHECK: Duration = Duration::from_millis(50);
 ///
 /// For every network interface: its state, its MTU and RDMA MTU, its GIDs, and the values of `-d`
 /// for soft NICs on UDP and raw sockets. Then the same for every RDMA device that libibverbs lists.
-/// The reason stands beside each device that is unavailable.
+/// A device that is unavailable is shown with the reason.
 ///
 /// Then the soft NICs that run now, in programs of this user under `roce run` and in other `roce`
 /// commands: counters, and rate, target, alpha and cuts of each queue pair that congestion control
@@ -74,7 +74,7 @@ pub(crate) struct Args {
     metrics: Option<SocketAddr>,
 }
 
-/// A NIC that can be opened, or the reason why it cannot.
+/// A device, with the reason if it cannot be opened.
 #[derive(Serialize)]
 struct Offer {
     #[serde(rename = "device", serialize_with = "text")]
@@ -108,10 +108,12 @@ enum Entry {
         gids: Vec<IndexedGid>,
         devices: Vec<Offer>,
     },
+    /// An RDMA device whose attributes cannot be queried.
     SilentRnic {
         rnic: String,
         devices: Vec<Offer>,
     },
+    /// RDMA devices cannot be listed.
     NoRnics {
         rnic: (),
         devices: [Offer; 0],
@@ -149,11 +151,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     let running = running_on(&all, args.name.is_some())?;
-    let real: Vec<Real> = real.into_iter().map(Real::ask).collect();
+    let real: Vec<RdmaDevice> = real.into_iter().map(RdmaDevice::query).collect();
     let mut out = output::lines();
     if args.json {
         let none = missing.map(|missing| Entry::NoRnics { rnic: (), devices: [], missing });
-        let entries = all.iter().map(entry).chain(real.iter().map(Real::entry)).chain(none);
+        let entries = all.iter().map(entry).chain(real.iter().map(RdmaDevice::entry)).chain(none);
         let running = running.iter().map(|nic| Entry::Running(nic.into()));
         let entries = entries.chain(running);
         serde_json::to_writer_pretty(&mut out, &entries.collect::<Vec<Entry>>())?;
@@ -183,7 +185,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the soft NICs that run, or only those with an address of these interfaces.
+/// Returns the soft NICs that run; with a name on the command line, only those on `interfaces`.
 fn running_on(interfaces: &[Interface], is_named: bool) -> Result<Vec<NicStatus>> {
     let gids: Vec<Gid> = interfaces.iter().flat_map(Interface::gids).collect();
     let Published { mut nics, silent, unasked, .. } =
@@ -194,7 +196,9 @@ fn running_on(interfaces: &[Interface], is_named: bool) -> Result<Vec<NicStatus>
     }
     if unasked > 0 {
         let sockets = counted(unasked as u64, "status socket");
-        remark(&format!("{sockets} not asked: 512 of this user are, and 64 of each other user"));
+        remark(&format!(
+            "{sockets} not asked: at most 512 of this user are, and 64 of each other user"
+        ));
     }
     nics.retain(|nic| !is_named || running::is_at(nic, &gids));
     Ok(nics)
@@ -210,8 +214,8 @@ fn serve_metrics(at: SocketAddr) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A real RNIC, and its attributes or why they cannot be queried.
-struct Real {
+/// An RDMA device, with its attributes or the error of the query for them.
+struct RdmaDevice {
     name: String,
     attributes: io::Result<Attributes>,
 }
@@ -224,9 +228,9 @@ struct Attributes {
     gids: Vec<(usize, Gid)>,
 }
 
-impl Real {
-    fn ask(name: String) -> Self {
-        let ask = || {
+impl RdmaDevice {
+    fn query(name: String) -> Self {
+        let query = || {
             let nic = RdmaNic::open(&name)?;
             let (device, port) = (nic.query_device()?, nic.query_port()?);
             let gids = nic.gids().into_iter().enumerate();
@@ -237,7 +241,7 @@ impl Real {
                 gids: gids.filter(|(_, gid)| *gid != Gid::default()).collect(),
             })
         };
-        Self { attributes: ask(), name }
+        Self { attributes: query(), name }
     }
 
     fn spec(&self) -> Spec {
@@ -304,7 +308,7 @@ fn describe(interface: &Interface, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// The state of the port, in the words of `ibv_devinfo`.
+/// Returns the state of the port, in the words of `ibv_devinfo`.
 fn state(interface: &Interface) -> &'static str {
     match (interface.up, interface.carrier) {
         (true, true) => "PORT_ACTIVE",
@@ -313,7 +317,7 @@ fn state(interface: &Interface) -> &'static str {
     }
 }
 
-/// The address that an identifier stands for.
+/// Returns the address that a GID stands for, in parentheses.
 fn meaning(of: Gid, interface: &Interface) -> String {
     let address = interface.addresses.iter().find(|address| gid(**address) == of);
     address.map_or_else(
@@ -322,7 +326,7 @@ fn meaning(of: Gid, interface: &Interface) -> String {
     )
 }
 
-/// Every soft NIC of an interface; each is opened to see whether it can be.
+/// Returns every soft NIC of an interface, and opens each to see whether it can be opened.
 fn offers(interface: &Interface) -> Vec<Offer> {
     let udp = interface.addresses.iter().map(|address| link::Spec::Udp(*address));
     let links = udp.chain([link::Spec::Raw(interface.name.clone())]);

@@ -1,4 +1,4 @@
-//! NICs that run in other processes, with their counters and the rates of their queue pairs.
+//! Soft NICs that run in other processes, with their counters and the rates of their queue pairs.
 
 use std::fmt;
 use std::io::Write;
@@ -10,7 +10,7 @@ use roce::nic::status::{NicStatus, QpRate};
 use roce::wire::Gid;
 use serde::Serialize;
 
-/// Counters in a line.
+/// Number of counters in a line.
 const COUNTERS_PER_LINE: usize = 3;
 
 /// Output of `--json` for a NIC that runs.
@@ -61,7 +61,7 @@ impl From<&QpRate> for Rate {
     }
 }
 
-/// Returns α, which a status has in millionths.
+/// Returns α of DCQCN as a fraction: a status has it in millionths.
 pub(super) fn fraction(alpha: u32) -> f64 {
     f64::from(alpha) / 1e6
 }
@@ -81,7 +81,7 @@ pub(super) fn addresses(nic: &NicStatus) -> Vec<IpAddr> {
     if own.is_empty() { all.collect() } else { own }
 }
 
-/// Whether a NIC has one of these GIDs. All addresses of loopback are one interface's.
+/// Whether a NIC has one of these GIDs. All loopback addresses count as one.
 pub(super) fn is_at(nic: &NicStatus, gids: &[Gid]) -> bool {
     let is_loopback = |gid: &Gid| Ipv6Addr::from(gid.0).to_canonical().is_loopback();
     let on_loopback = gids.iter().any(is_loopback);

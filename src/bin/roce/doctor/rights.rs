@@ -8,18 +8,19 @@ use rustix::process::{Resource, getrlimit};
 use super::Finding;
 use crate::run;
 
-/// A field of `/proc/self/status`.
+/// Returns a field of `/proc/self/status`.
 pub(super) fn status_field(name: &str) -> Option<String> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     Some(value.trim().to_owned())
 }
 
+/// Returns the number in a file of `/proc/sys`.
 fn system_value(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Whether programs can have a mount namespace with the files of devices.
+/// Whether `roce run` can give programs a mount namespace with device files.
 pub(super) fn namespaces() -> Finding {
     const CHECK: &str = "namespaces";
     let Some(why) = run::namespace_refusal() else {
@@ -32,8 +33,8 @@ pub(super) fn namespaces() -> Finding {
     } else if system_value("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == Some(1) {
         "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
     } else {
-        "docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined, or leave it: programs run \
-         without"
+        "docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined, or nothing: programs run \
+         without a namespace, too"
     };
     let text = format!(
         "no user and mount namespace ({why}); a preloaded library shows programs the files of devices instead, which \
@@ -42,7 +43,7 @@ pub(super) fn namespaces() -> Finding {
     Finding::warning(CHECK, text, cure)
 }
 
-/// Whether raw links can be opened.
+/// Whether raw links can be opened: they need CAP_NET_RAW.
 pub(super) fn capabilities() -> Finding {
     const CHECK: &str = "capabilities";
     const NET_RAW: u64 = 1 << 13;
@@ -65,7 +66,7 @@ pub(super) fn xdp() -> Finding {
     }
 }
 
-/// The limit of locked memory, which RNICs need and soft NICs do not.
+/// Reports the limit of locked memory, which RNICs need and soft NICs do not.
 pub(super) fn memlock() -> Finding {
     let limit = match getrlimit(Resource::Memlock).current {
         None => "unlimited".to_owned(),

@@ -1,11 +1,12 @@
-//! The system that programs run on: its kernel, and what is around it.
+//! Checks of the kernel, and of the environment: container or WSL.
 
 use std::fs;
 use std::path::Path;
 
 use super::Finding;
 
-/// First kernel with all that links use: `UDP_SEGMENT` came with 4.18, `UDP_GRO` with 5.0.
+/// First kernel version with everything that links use: `UDP_SEGMENT` came with 4.18, `UDP_GRO`
+/// with 5.0.
 const KERNEL: (u32, u32) = (5, 0);
 
 fn release() -> String {
@@ -13,7 +14,7 @@ fn release() -> String {
     text.trim().to_owned()
 }
 
-/// The first two numbers of a release such as `6.12.0-amd64`.
+/// Returns the first two numbers of a release such as `6.12.0-amd64`.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -36,7 +37,7 @@ pub(super) fn kernel() -> Finding {
         ),
         None => Finding::warning(
             CHECK,
-            "the kernel's version is unknown: /proc is not mounted",
+            "the kernel's version is unknown: /proc/sys/kernel/osrelease cannot be read",
             "mount -t proc proc /proc",
         ),
     }

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use roce::analysis::{FindingKind, Report};
 
-/// The name of all kinds together.
+/// Name that stands for all kinds.
 const ANY: &str = "any";
 
 /// A kind of findings that makes the exit status 1; `None` stands for all kinds.
@@ -18,7 +18,7 @@ impl FromStr for FailOn {
         if text == ANY {
             return Ok(Self(None));
         }
-        // Names are those of JSON, or with dashes, which are easier to write.
+        // Names are those of JSON; dashes may stand for underscores.
         let name = text.replace('-', "_");
         let found = FindingKind::ALL.into_iter().find(|kind| kind.name() == name);
         found.map(|kind| Self(Some(kind))).ok_or_else(|| {

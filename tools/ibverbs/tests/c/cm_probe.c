@@ -1,9 +1,10 @@
-/* What librdmacm says: some 180 calls and 60 events, with both sides of every connection in this
- * process. Each call prints its result and error number, each event what comes with it, and
- * after each step ids and queue pairs print what they are. What is printed on the kernel's rxe
- * is in testdata/cm/probe.rxe.txt; tools/ibverbs/probe compares it with a soft NIC.
+/* Prints the behavior of librdmacm: some 180 calls and 60 events, with both sides of every
+ * connection in this process. It prints the result and error number of each call, each event with
+ * its parameters, and after each step the attributes of ids and queue pairs.
+ * The output on the kernel's rxe is in testdata/cm/probe.rxe.txt; tools/ibverbs/probe compares it
+ * with that on a soft NIC.
  *
- * cm_probe ADDRESS    # of a device of this host; 192.0.2.77 and 10.9.0.99 must not answer */
+ * cm_probe ADDRESS    # address of a device of this host; 192.0.2.77 and 10.9.0.99 must not answer */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -19,7 +20,7 @@
 static struct rdma_event_channel *servers, *clients;
 static const char *own;
 
-/* Calls a function of librdmacm, and prints what it says. */
+/* Calls a function of librdmacm, and prints its result and error number. */
 #define CALL(function, ...)                                                                                            \
     ({                                                                                                                 \
         errno = 0;                                                                                                     \
@@ -94,7 +95,7 @@ static void print_qp(const char *when, struct rdma_cm_id *id)
            attr.ah_attr.grh.flow_label, attr.ah_attr.sl);
 }
 
-/* The next event of a channel within this time, printed and acknowledged; the id that it is of. */
+/* Waits for the next event of a channel, prints and acknowledges it. Returns its id, or NULL. */
 static struct rdma_cm_id *event(const char *who, struct rdma_event_channel *channel, int milliseconds)
 {
     struct pollfd poller = {.fd = channel->fd, .events = POLLIN};
@@ -175,7 +176,7 @@ static void make_qp(struct rdma_cm_id *id, enum ibv_qp_type type)
 
 enum qp { WITHOUT_QP, WITH_QP };
 
-/* An id whose route to a port of this host is resolved. */
+/* Creates an id, and resolves its address and route to a port of this host. */
 static struct rdma_cm_id *client(enum rdma_port_space space, int port, enum qp qp)
 {
     struct rdma_cm_id *id = new_id(clients, (void *)2, space);

@@ -1,6 +1,6 @@
-// The files of a device, in every way in which a program looks at one; those of none; and all other
-// files. With "dump", everything that there is: to be compared between the forms that the files
-// have.
+// Checks that a program sees the files of a device by every call that looks at files, that missing
+// devices have no files, and that other files are as without a device. With "dump", prints all
+// files of the device, so that the forms of ROCE_FILES can be compared.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -22,7 +22,7 @@
         }                                                                                                              \
     } while (0)
 
-// What a program is linked with that was built with checks, or with a libc before 2.33.
+// Functions that a program calls that was built with _FORTIFY_SOURCE, or with a glibc before 2.33.
 int __open_2(const char *path, int flags);
 int __open64_2(const char *path, int flags);
 int __openat_2(int at, const char *path, int flags);
@@ -44,8 +44,8 @@ ssize_t __readlinkat_chk(int at, const char *path, char *to, size_t size, size_t
 #define EMPTY PORT "/gid_attrs/types/9"
 #define NODE "/dev/infiniband/uverbs0"
 
-// Whether a descriptor has just this to say.
-static int says(int file, const char *wanted) {
+// Whether a file has exactly this content. Closes it.
+static int has_content(int file, const char *wanted) {
     char text[64] = {0};
     CHECK(file >= 0);
     CHECK(read(file, text, sizeof text - 1) >= 0);
@@ -53,16 +53,16 @@ static int says(int file, const char *wanted) {
     return strcmp(text, wanted) == 0;
 }
 
-// Row 0 has a GID; of which type, the table says.
+// Content of TYPE: the type of GID 0.
 static char type[64];
 
 static void read_one(void) {
-    CHECK(says(open(TYPE, O_RDONLY), type));
-    CHECK(says(open64(TYPE, O_RDONLY), type));
-    CHECK(says(openat(AT_FDCWD, TYPE, O_RDONLY | O_CLOEXEC), type));
-    CHECK(says(openat64(AT_FDCWD, TYPE, O_RDONLY), type));
-    CHECK(says(__open_2(TYPE, O_RDONLY), type) && says(__open64_2(TYPE, O_RDONLY), type));
-    CHECK(says(__openat_2(AT_FDCWD, TYPE, O_RDONLY), type) && says(__openat64_2(AT_FDCWD, TYPE, O_RDONLY), type));
+    CHECK(has_content(open(TYPE, O_RDONLY), type));
+    CHECK(has_content(open64(TYPE, O_RDONLY), type));
+    CHECK(has_content(openat(AT_FDCWD, TYPE, O_RDONLY | O_CLOEXEC), type));
+    CHECK(has_content(openat64(AT_FDCWD, TYPE, O_RDONLY), type));
+    CHECK(has_content(__open_2(TYPE, O_RDONLY), type) && has_content(__open64_2(TYPE, O_RDONLY), type));
+    CHECK(has_content(__openat_2(AT_FDCWD, TYPE, O_RDONLY), type) && has_content(__openat64_2(AT_FDCWD, TYPE, O_RDONLY), type));
     int file = open(TYPE, O_RDONLY | O_CLOEXEC);
     CHECK(fcntl(file, F_GETFD) == FD_CLOEXEC);
     close(file);
@@ -77,7 +77,7 @@ static void read_one(void) {
     stream = fopen64(TYPE, "r");
     CHECK(stream && fgets(line, sizeof line, stream) && strcmp(line, type) == 0);
     fclose(stream);
-    CHECK(says(open("//sys/./class/net/../infiniband//roce0/ports/../ports/1/gid_attrs/types/0", O_RDONLY), type));
+    CHECK(has_content(open("//sys/./class/net/../infiniband//roce0/ports/../ports/1/gid_attrs/types/0", O_RDONLY), type));
     if (geteuid() != 0) {
         CHECK(open(TYPE, O_WRONLY) < 0 && errno == EACCES);
         CHECK(!fopen(TYPE, "w") && errno == EACCES);
@@ -90,10 +90,10 @@ static void read_an_empty_row(void) {
     int file = open(EMPTY, O_RDONLY);
     CHECK(file >= 0 && read(file, text, sizeof text) < 0 && errno == EINVAL);
     close(file);
-    CHECK(says(open(PORT "/gids/9", O_RDONLY), "0000:0000:0000:0000:0000:0000:0000:0000\n"));
+    CHECK(has_content(open(PORT "/gids/9", O_RDONLY), "0000:0000:0000:0000:0000:0000:0000:0000\n"));
 }
 
-static void look_at_them(void) {
+static void stat_files(void) {
     struct stat there;
     struct stat64 there64;
     struct statx more;
@@ -131,9 +131,9 @@ static int is(char *path, const char *wanted) {
     return same;
 }
 
-static void resolve_them(void) {
+static void resolve_paths(void) {
     char to[PATH_MAX];
-    // As a NIC's: two directories above an RDMA device is the device that has it.
+    // As for an RNIC, whose PCI device is two directories above its RDMA device.
     CHECK(realpath(DEVICE "/../..", to) == to && strcmp(to, REAL) == 0);
     CHECK(is(realpath(DEVICE "/device", NULL), REAL));
     CHECK(__realpath_chk(DEVICE, to, sizeof to) == to && strcmp(to, REAL "/infiniband/roce0") == 0);
@@ -148,7 +148,7 @@ static void resolve_them(void) {
     CHECK(__readlink_chk(DEVICE, to, sizeof to, sizeof to) == length);
     CHECK(__readlinkat_chk(AT_FDCWD, DEVICE, to, sizeof to, sizeof to) == length);
     CHECK(readlink(NODE, to, sizeof to) < 0 && errno == EINVAL);
-    // The interface: by name in the directory, and through it the interface's own files.
+    // The network interface is in device/net by its name, with its own files.
     struct stat there;
     CHECK(stat(DEVICE "/device/net/lo/mtu", &there) == 0);
     char name[64];
@@ -172,7 +172,7 @@ static int entries(DIR *directory, const char *wanted) {
     return count - 2;
 }
 
-static void list_them(void) {
+static void list_directories(void) {
     struct dirent **names;
     struct dirent64 **names64;
     CHECK(entries(opendir("/sys/class/infiniband"), "roce0") == 1);
@@ -198,23 +198,23 @@ static void list_them(void) {
     globfree(&found);
 }
 
-// From a directory of the device, by relative paths.
-static void walk_there(void) {
+// Uses paths relative to a directory of the device.
+static void use_relative_paths(void) {
     char before[PATH_MAX], now[PATH_MAX];
     struct stat there;
     CHECK(getcwd(before, sizeof before));
     int directory = open(PORT, O_RDONLY | O_DIRECTORY);
-    CHECK(directory >= 0 && says(openat(directory, "gid_attrs/types/0", O_RDONLY), type));
+    CHECK(directory >= 0 && has_content(openat(directory, "gid_attrs/types/0", O_RDONLY), type));
     CHECK(fstatat(directory, "../../device", &there, 0) == 0 && S_ISDIR(there.st_mode));
     CHECK(close(directory) == 0);
-    CHECK(chdir(PORT) == 0 && says(open("gid_attrs/types/0", O_RDONLY), type));
+    CHECK(chdir(PORT) == 0 && has_content(open("gid_attrs/types/0", O_RDONLY), type));
     CHECK(getcwd(now, sizeof now) && strcmp(now, REAL "/infiniband/roce0/ports/1") == 0);
     CHECK(is(getcwd(NULL, 0), now) && is(get_current_dir_name(), now) && is(realpath(".", NULL), now));
     CHECK(!getcwd(now, 8) && errno == ERANGE);
     CHECK(chdir(before) == 0 && getcwd(now, sizeof now) && strcmp(now, before) == 0);
 }
 
-static void miss_others(void) {
+static void check_missing_files(void) {
     CHECK(open("/sys/class/infiniband/roce9/node_guid", O_RDONLY) < 0 && errno == ENOENT);
     CHECK(open(DEVICE "/no_such_file", O_RDONLY) < 0 && errno == ENOENT);
     CHECK(open(DEVICE "/no_such_file", O_WRONLY) < 0 && errno == ENOENT);
@@ -225,8 +225,8 @@ static void miss_others(void) {
     CHECK(is(realpath("/sys/class/net", NULL), "/sys/class/net"));
 }
 
-// All else is as it was.
-static void leave_all_else(void) {
+// Checks that other files are as without a device.
+static void check_other_files(void) {
     char name[PATH_MAX], line[64];
     snprintf(name, sizeof name, "%s/XXXXXX", getenv("TMPDIR"));
     int file = mkstemp(name);
@@ -235,7 +235,7 @@ static void leave_all_else(void) {
     CHECK(file >= 0 && write(file, "mine\n", 5) == 5 && close(file) == 0);
     struct stat there;
     CHECK(stat(name, &there) == 0 && (there.st_mode & 0777) == 0640 && there.st_size == 5);
-    CHECK(says(open(name, O_RDONLY), "mine\n"));
+    CHECK(has_content(open(name, O_RDONLY), "mine\n"));
     FILE *stream = fopen(name, "a+");
     CHECK(stream && fgets(line, sizeof line, stream) && strcmp(line, "mine\n") == 0);
     fclose(stream);
@@ -246,7 +246,7 @@ static void leave_all_else(void) {
     CHECK(!realpath(none, NULL) && errno == EINVAL);
 }
 
-// A line for each file below a path: what it is, and what it says.
+// Prints a line for each file below a path: its mode, its content, and its real path.
 static void dump(const char *path) {
     char text[4096], below[PATH_MAX];
     struct stat there;
@@ -292,16 +292,16 @@ int main(int argc, char **argv) {
     FILE *stream = fopen(TYPE, "r");
     CHECK(stream && fgets(type, sizeof type, stream) && strstr(type, "RoCE v"));
     fclose(stream);
-    // Twice: the first call finds out where libc's functions are.
+    // Twice: the first call of each function looks up that of libc.
     for (int round = 0; round < 2; round++) {
-        leave_all_else();
+        check_other_files();
         read_one();
         read_an_empty_row();
-        look_at_them();
-        resolve_them();
-        list_them();
-        walk_there();
-        miss_others();
+        stat_files();
+        resolve_paths();
+        list_directories();
+        use_relative_paths();
+        check_missing_files();
     }
     puts("fine");
 }

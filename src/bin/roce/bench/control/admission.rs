@@ -6,7 +6,7 @@ use roce::control::{Limits, Ticket, Use};
 use super::layout;
 use super::plan::{Plan, QPS_MAX};
 
-/// Limits of a server, unless it is told others. One address gets a quarter of each.
+/// Default limits of a server. One address gets a quarter of each.
 pub(crate) const LIMITS: Limits = Limits {
     clients: 64,
     qps: 8 * QPS_MAX as u64,
@@ -16,7 +16,7 @@ pub(crate) const LIMITS: Limits = Limits {
     displaces_welcomed: false,
 };
 
-/// Takes what a plan needs, or refuses it and names the limit.
+/// Reserves what a plan needs. The error of a plan that is refused names the limit.
 pub(crate) fn admit(ticket: &mut Ticket, plan: &Plan) -> anyhow::Result<()> {
     let limits = *ticket.admission().limits();
     let (memory, seconds) = (layout::memory(plan)?, plan.seconds().unwrap_or(0));
@@ -26,13 +26,13 @@ pub(crate) fn admit(ticket: &mut Ticket, plan: &Plan) -> anyhow::Result<()> {
          (roce serve --max-duration)",
         limits.seconds
     );
-    let alone = limits.memory / limits.share;
+    let per_address = limits.memory / limits.share;
     ensure!(
-        memory <= alone,
+        memory <= per_address,
         "the test needs {} MiB at the server, which gives a client at most {} MiB: use fewer queue pairs (-q), a \
          smaller -t or -s, or roce serve --max-memory",
         memory.div_ceil(1 << 20),
-        alone >> 20
+        per_address >> 20
     );
     Ok(ticket.take(Use { clients: 0, qps: plan.qps.into(), memory })?)
 }

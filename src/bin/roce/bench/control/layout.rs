@@ -1,14 +1,14 @@
-//! Layout of a side's memory.
+//! Layout of the registered memory of one side of a benchmark.
 
 use anyhow::ensure;
 use roce::verbs::limits::GRH_BYTES;
 
 use super::plan::{ATOMIC_SIZE, Plan, RECEIVES};
 
-/// Maximum memory of receives whose content is not checked: they share it.
+/// Maximum memory of receives whose content is not checked: they share slots.
 const SLOT_BYTES: usize = 16 << 20;
 
-/// Maximum memory of receives whose content is checked: each has its own.
+/// Maximum memory of receives whose content is checked: each has its own slot.
 const VERIFIED_BYTES: usize = 48 << 20;
 
 /// Upper bounds for what a NIC and this program keep for each send, receive, completion and queue
@@ -18,7 +18,7 @@ const RECEIVE_BYTES: u64 = 128;
 const COMPLETION_BYTES: u64 = 64;
 const QP_BYTES: u64 = 8192;
 
-/// Offsets in a side's memory. Both sides compute it from the plan, so each knows the other's.
+/// Offsets in a side's memory. Both sides compute them from the plan, so each knows the other's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     /// Data that is sent, written, and read by the peer.
@@ -33,7 +33,7 @@ pub(crate) struct Layout {
     pub(crate) results: usize,
     /// Slots in which messages are received.
     pub(crate) slots: usize,
-    /// Distance of one slot from the next.
+    /// Distance from one slot to the next.
     pub(crate) stride: usize,
     pub(crate) slot_count: usize,
     pub(crate) receives_per_qp: usize,
@@ -54,7 +54,8 @@ impl Layout {
         };
         ensure!(
             receives_per_qp > 0 || !plan.takes_receives(),
-            "--verify: so many queue pairs with so large messages need too much memory"
+            "--verify: {qps} queue pairs have no room for receives of {size} bytes: use fewer (-q), \
+             smaller messages (-s), or leave --verify out"
         );
         let all = qps * receives_per_qp;
         let slot_count = if plan.verify {
@@ -83,7 +84,7 @@ impl Layout {
     }
 }
 
-/// Maximum number of bytes that one side of a plan takes, in registered memory and in queues.
+/// Returns the maximum number of bytes that one side takes, in registered memory and in queues.
 pub(crate) fn memory(plan: &Plan) -> anyhow::Result<u64> {
     let layout = Layout::new(plan)?;
     let (qps, sends) = (u64::from(plan.qps), u64::from(plan.tx_depth));
@@ -91,7 +92,7 @@ pub(crate) fn memory(plan: &Plan) -> anyhow::Result<u64> {
     let per_qp = sends * (SEND_BYTES + COMPLETION_BYTES)
         + receives * (RECEIVE_BYTES + COMPLETION_BYTES)
         + QP_BYTES;
-    // Beside the registered memory stand the pattern, and a copy to compare with it.
+    // The pattern that is sent, and a copy to compare with it, are outside the registered memory.
     Ok(layout.end as u64 + 2 * u64::from(plan.size_max()) + qps * per_qp)
 }
 

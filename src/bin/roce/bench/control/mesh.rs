@@ -1,13 +1,13 @@
-//! A mesh: a client asks a server to probe other servers, and gets what became of the probes.
+//! Messages of `roce mesh`: a client asks a server to probe other servers, and gets statistics.
 //!
 //! 1. The client's request is a [`Task`].
-//! 2. The server probes the targets, says meanwhile that it is alive, and sends its
+//! 2. The server probes the targets, sends keep-alive messages meanwhile, and then sends its
 //!    [results](TaskResult): a [`Message`] for each target that failed and for each path, and
 //!    `end`.
 //! 3. The client sends `bye`.
 //!
-//! Only clients that know the token of a server may ask it, because it sends to others then; and a
-//! target is sent no probe before it has agreed over a TCP connection, as for `roce ping`.
+//! Only clients that know the server's token may ask, because the server sends to other hosts for
+//! them. A target gets no probe before it has agreed over a TCP connection, as for `roce ping`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -30,13 +30,13 @@ pub(crate) const COUNT_MAX: u64 = 1_000_000;
 /// Maximum number of probes a second of one server.
 pub(crate) const RATE_MAX: u64 = 10_000;
 
-/// Longest round.
+/// Maximum duration of a round.
 pub(crate) const ROUND_MAX: Duration = Duration::from_secs(3600);
 
-/// Number of targets that a server asks at once.
+/// Maximum number of targets to which a server connects at the same time.
 pub(crate) const AT_ONCE: usize = 32;
 
-/// Time for a connection to a host of the mesh.
+/// Maximum time to open a TCP connection to a host of the mesh.
 pub(crate) const OPEN_WAIT: Duration = Duration::from_secs(5);
 
 /// Time that a server may take beyond what its task needs.
@@ -65,7 +65,7 @@ impl Task {
         ensure!(self.targets.len() <= TARGETS_MAX, "more than {TARGETS_MAX} targets");
         let is_host = |ip: std::net::IpAddr| !ip.is_multicast() && !ip.is_unspecified();
         if let Some(other) = self.targets.iter().find(|target| !is_host(target.ip())) {
-            bail!("'{}' is no address of a host", other.ip());
+            bail!("'{}' is multicast or unspecified, not the address of a host", other.ip());
         }
         ensure!(self.interval >= INTERVAL_MIN, "an interval of at least {INTERVAL_MIN:?}");
         ensure!(self.timeout <= TIMEOUT_MAX, "a timeout of at most {TIMEOUT_MAX:?}");
@@ -118,7 +118,7 @@ pub(crate) enum Message {
     Bye,
 }
 
-/// Statistics of a path to a target.
+/// Statistics of a path to a target: the fields of [`PathStats`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Path {
@@ -176,7 +176,10 @@ impl TaskResult {
                 }
                 Message::Path(path) => {
                     let (target, number) = (path.target, path.path);
-                    ensure!(target < targets && number < task.paths, "there is no such path");
+                    ensure!(
+                        target < targets && number < task.paths,
+                        "there is no path {number} of target {target}"
+                    );
                     let seen = seen.get_mut(target * task.paths + number);
                     let is_new = seen.is_some_and(|seen| !core::mem::replace(seen, true));
                     ensure!(is_new, "path {number} of target {target} has two results");

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use anyhow::ensure;
 use roce::control::limits::LINE_WAIT;
+use roce::control::text::printable;
 use roce::control::{Channel, ControlError};
 use roce::verbs::{Endpoint, Mtu};
 use roce::wire::{Gid, RKey};
@@ -59,7 +60,7 @@ pub(crate) struct Answer {
     pub(crate) server: Reach,
 }
 
-/// Numbers, address and key by which one side is reached.
+/// Queue pairs, memory and link of one side, as the other side has to know them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Reach {
@@ -69,17 +70,17 @@ pub(crate) struct Reach {
     pub(crate) addr: u64,
     /// Remote key.
     pub(crate) rkey: RKey,
-    /// The kind of its link: `udp`, `raw`, `verbs`.
+    /// Kind of the link: `udp`, `raw`, `verbs`.
     pub(crate) link: String,
-    /// Whether it does selective repeat.
+    /// Whether this side does selective repeat.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) selective_repeat: bool,
-    /// Number of PSNs by which packets to it may come before others; 0 if these are dropped.
+    /// Number of PSNs by which packets may overtake others; 0 if this side drops such packets.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) reorder_span: u32,
 }
 
-/// Whether a field is left out, as above.
+/// Whether a field is left out: servers of earlier versions do not know it.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(value: &u32) -> bool {
     *value == 0
@@ -141,7 +142,11 @@ impl Reach {
     }
 
     fn check(&self) -> anyhow::Result<()> {
-        ensure!(is_name(&self.link), "the link has a name that is none");
+        ensure!(
+            is_name(&self.link),
+            "'{}' is not the name of a kind of link",
+            printable(&self.link, NAME_MAX)
+        );
         ensure!(self.qps.len() <= QPS_MAX as usize, "more than {QPS_MAX} queue pairs");
         let one_address = self.qps.windows(2).all(|pair| matches!(pair, [a, b] if a.gid == b.gid));
         ensure!(one_address, "the queue pairs have several GIDs");
@@ -166,9 +171,9 @@ pub(crate) struct Seen {
     /// Messages that arrived, if this side can tell: by completions, or by the NIC's counter of
     /// writes.
     pub(crate) received: Option<u64>,
-    /// Messages, or memories, whose content is not what was sent.
+    /// Number of messages, or of memory areas, with wrong content.
     pub(crate) wrong: u64,
-    /// Time from the start until the last message arrived; 0 if unknown.
+    /// Time from the start until the last message arrived, in nanoseconds; 0 if unknown.
     pub(crate) nanos: u64,
     /// Packets that the NIC received, if it counts them.
     pub(crate) packets: Option<u64>,
@@ -189,9 +194,9 @@ impl Seen {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Done {
-    /// Number of messages that it sent.
+    /// Number of messages that were sent.
     pub(crate) messages: u64,
-    /// Time that it took.
+    /// Time that they took, in nanoseconds.
     pub(crate) nanos: u64,
     /// Peak rate in messages a second.
     pub(crate) peak: u64,
@@ -208,6 +213,9 @@ pub(crate) fn receive_counters(control: &mut Channel) -> anyhow::Result<Counted>
         other => return Err(control.unexpected(&other, COUNTERS).into()),
     };
     ensure!(counters.len() <= COUNTERS_MAX, "more than {COUNTERS_MAX} counters");
-    ensure!(counters.iter().all(|(name, _)| is_name(name)), "a counter has a name that is none");
+    ensure!(
+        counters.iter().all(|(name, _)| is_name(name)),
+        "the name of a counter is not 1 to {NAME_MAX} letters, digits, '_' and '.'"
+    );
     Ok(counters)
 }

@@ -1,5 +1,5 @@
-//! Offers: a client asks a server for a queue pair and memory, to send packets to that no library
-//! made.
+//! Messages of offers: a client asks a server for a queue pair and memory, and sends packets to
+//! them that it builds itself, as `roce replay` does.
 //!
 //! 1. The client's request is a [`Wish`]; the server answers with a [`Grant`].
 //! 2. The client sends [`Command`]s, and the server a [`Report`] for those that ask for one.
@@ -61,7 +61,7 @@ pub(crate) struct Wish {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Grant {
-    /// Not more than what was asked for.
+    /// MTU of the queue pair, at most that of the wish.
     pub(crate) mtu: Mtu,
     pub(crate) qp: Endpoint,
     pub(crate) qkey: QKey,
@@ -111,7 +111,7 @@ pub(crate) enum Report {
 }
 
 impl RegionWish {
-    /// The rights of it. Memory that a peer may change, its owner may change too.
+    /// Returns the access rights. Remote WRITEs and ATOMICs require local write access.
     pub(crate) fn access(&self) -> Access {
         let mut access = Access::empty();
         access.set(Access::LOCAL_WRITE, self.write || self.atomic);
@@ -123,7 +123,7 @@ impl RegionWish {
 }
 
 impl Wish {
-    /// Maximum number of bytes that it takes of a server.
+    /// Returns the maximum number of bytes that the objects take on the server.
     pub(crate) fn memory(&self) -> u64 {
         let regions = self.regions.iter().map(|it| it.bytes.saturating_add(REGION_OVERHEAD));
         let receive = u64::from(self.receive_bytes) + RECEIVE_OVERHEAD;

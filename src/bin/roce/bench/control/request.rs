@@ -21,8 +21,8 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// Reads the opening of a client up to its proof. Its request is within all limits that need no
-    /// knowledge of the server.
+    /// Reads the opening of a client up to its proof of the token, and checks the request against
+    /// the limits that are the same for all servers.
     pub(crate) fn read<'t>(
         control: &mut Channel,
         token: Option<&'t Token>,

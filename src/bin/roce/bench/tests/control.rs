@@ -1,9 +1,9 @@
-//! The control connection: messages that are refused, and clients that are slow.
+//! Tests of the control connection: messages that are refused, tokens, slow clients.
 
 use super::*;
 
 #[test]
-fn a_plan_that_cannot_be_is_refused_with_the_letter() {
+fn refused_plan_names_the_option() {
     let rc = plan(Op::Send, Metric::Bw, Connection::Rc);
     let wrong = |plan: Plan| plan.check().unwrap_err().to_string();
     assert!(rc.check().is_ok());
@@ -53,29 +53,29 @@ fn opening(plan: &Plan) -> String {
 }
 
 /// Parses the bytes of a client as a server does.
-fn heard(bytes: &[u8]) -> anyhow::Result<Hello> {
+fn received(bytes: &[u8]) -> anyhow::Result<Hello> {
     let (mut client, server) = tcp();
     client.write_all(bytes).unwrap();
-    // The answer has to go somewhere.
+    // Only this half is closed: the server sends its answer over the other.
     client.shutdown(std::net::Shutdown::Write).unwrap();
-    let heard = receive(&mut to_client(server));
+    let received = receive(&mut to_client(server));
     drop(client);
-    heard
+    received
 }
 
 #[test]
-fn what_a_client_says_is_what_a_server_hears() {
+fn messages_are_parsed_as_they_were_sent() {
     let hello = |plan: &Plan| Hello { plan: plan.clone(), client: reach() };
     for metric in Metric::ALL {
         for (op, connection) in possible() {
             let plan = plan(op, metric, connection);
-            assert_eq!(heard(opening(&plan).as_bytes()).unwrap(), hello(&plan));
+            assert_eq!(received(opening(&plan).as_bytes()).unwrap(), hello(&plan));
         }
     }
     let sizes = (1..=23).map(|power| 1 << power).collect();
     let extent = Extent::Seconds(5);
     let all = Plan { sizes, extent, ..plan(Op::Send, Metric::Bw, Connection::Rc) };
-    assert_eq!(heard(opening(&all).as_bytes()).unwrap(), hello(&all));
+    assert_eq!(received(opening(&all).as_bytes()).unwrap(), hello(&all));
     let (server, client) = tcp();
     let answer = Answer { mtu: Mtu::M512, server: reach() };
     to_client(server).send(&Message::Answer(answer.clone())).unwrap();
@@ -86,7 +86,7 @@ fn what_a_client_says_is_what_a_server_hears() {
 fn a_hello_that_is_cut_short_anywhere_is_refused() {
     let whole = opening(&plan(Op::Send, Metric::Bw, Connection::Rc));
     for end in 0..whole.len() {
-        let error = heard(&whole.as_bytes()[..end]).unwrap_err();
+        let error = received(&whole.as_bytes()[..end]).unwrap_err();
         assert!(format!("{error:#}").contains("closed the connection"), "{end}: {error:#}");
     }
 }
@@ -94,7 +94,7 @@ fn a_hello_that_is_cut_short_anywhere_is_refused() {
 #[test]
 fn a_hostile_hello_is_refused_and_named() {
     let sound = opening(&plan(Op::Send, Metric::Bw, Connection::Rc));
-    assert!(heard(sound.as_bytes()).is_ok());
+    assert!(received(sound.as_bytes()).is_ok());
     let long = format!("\"op\":\"{}\"", "9".repeat(MESSAGE_MAX));
     let many = format!("[{}64]", "64,".repeat(40));
     let qps = format!("[{}{{", r#"{"gid":"::1","qpn":1,"psn":1},"#.repeat(1200));
@@ -113,7 +113,7 @@ fn a_hostile_hello_is_refused_and_named() {
         (r#""op""#, r#""\u001b[2J""#, "unknown field `\\u{1b}[2J`"),
         (r#""iterations":300"#, r#""iterations":-1"#, "expected u64"),
         (r#""iterations":300"#, r#""iterations":18446744073709551615"#, "-n: 1 to"),
-        (r#""udp""#, r#""../x""#, "a name that is none"),
+        (r#""udp""#, r#""../x""#, "'../x' is not the name"),
         ("[{", r#"[{"gid":"::1","qpn":1,"psn":1},{"#, "several GIDs"),
         (r#""iterations":300"#, r#""minutes":3"#, "unknown variant `minutes`"),
         ("1024", "1000", "1000 is no MTU"),
@@ -129,10 +129,10 @@ fn a_hostile_hello_is_refused_and_named() {
         ("{\"plan\"", "error a\u{202e}b\u{9b}2J\n", "the client says: a\\u{202e}b\\u{9b}2J"),
     ] {
         assert!(sound.contains(from), "{from}: {sound}");
-        let error = heard(sound.replacen(from, to, 1).as_bytes()).unwrap_err();
+        let error = received(sound.replacen(from, to, 1).as_bytes()).unwrap_err();
         assert!(format!("{error:#}").contains(word), "{to}: {error:#}");
     }
-    let binary = heard(&[0xff; 2000]).unwrap_err();
+    let binary = received(&[0xff; 2000]).unwrap_err();
     assert!(format!("{binary:#}").contains("more than 512 bytes"));
 }
 
@@ -151,7 +151,7 @@ fn an_error_is_told_to_the_other_side_in_one_line() {
 
 /// Lets a client and a server open a connection. Returns whether the server welcomed the client,
 /// and the client's error.
-fn meet(own: Option<&Token>, known: Option<&Token>) -> (bool, Option<String>) {
+fn open_connection(own: Option<&Token>, known: Option<&Token>) -> (bool, Option<String>) {
     let (client, server) = tcp();
     let plan = plan(Op::Send, Metric::Bw, Connection::Rc);
     std::thread::scope(|scope| {
@@ -176,15 +176,15 @@ fn meet(own: Option<&Token>, known: Option<&Token>) -> (bool, Option<String>) {
 }
 
 #[test]
-fn sides_that_know_one_token_meet_and_no_others() {
+fn only_sides_with_the_same_token_open_a_connection() {
     let [token, other] = ["correct horse", "another horse"].map(|it| Token::new(it).unwrap());
-    assert_eq!(meet(None, None), (true, None));
-    assert_eq!(meet(Some(&token), Some(&token)), (true, None));
-    let (welcome, error) = meet(Some(&token), Some(&other));
+    assert_eq!(open_connection(None, None), (true, None));
+    assert_eq!(open_connection(Some(&token), Some(&token)), (true, None));
+    let (welcome, error) = open_connection(Some(&token), Some(&other));
     assert!(!welcome && error.unwrap().contains("does not prove the token"));
-    let (welcome, error) = meet(Some(&token), None);
+    let (welcome, error) = open_connection(Some(&token), None);
     assert_eq!((welcome, error), (false, Some(OpeningError::TokenWanted.to_string())));
-    let (welcome, error) = meet(None, Some(&token));
+    let (welcome, error) = open_connection(None, Some(&token));
     assert_eq!((welcome, error), (false, Some(OpeningError::TokenNotWanted.to_string())));
 }
 
@@ -213,7 +213,7 @@ fn session_ends_when_its_time_is_over() {
     let mut control = Channel::to_client(limited).unwrap();
     let error = control.receive::<Message>(LINE_WAIT, "a hello").unwrap_err();
     assert!(error.to_string().contains("as long as it may"), "{error}");
-    let heard: Result<Incoming<Message>, _> = control.try_receive("a hello");
-    assert!(heard.is_err(), "neither does it listen any longer");
+    let received: Result<Incoming<Message>, _> = control.try_receive("a hello");
+    assert!(received.is_err(), "later receives fail too");
     drop(client);
 }

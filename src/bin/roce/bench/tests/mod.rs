@@ -1,4 +1,4 @@
-//! Both sides in one process: two NICs on a cable, and TCP on the loopback interface.
+//! Tests of both sides of `roce bench` in one process: two NICs on a cable, and TCP on loopback.
 
 mod control;
 mod losses;
@@ -107,6 +107,7 @@ fn plan(op: Op, metric: Metric, connection: Connection) -> Plan {
     }
 }
 
+/// Observer that keeps all results.
 #[derive(Default)]
 struct Notes {
     steps: Vec<Step>,
@@ -201,7 +202,7 @@ fn latency_of_everything() {
 }
 
 #[test]
-fn both_ways_many_queue_pairs_and_sizes_that_are_no_multiple_of_anything() {
+fn bidirectional_run_with_many_queue_pairs_and_odd_sizes() {
     for op in [Op::Send, Op::Write, Op::Read, Op::Atomic] {
         let sizes = if op == Op::Atomic { vec![8] } else { vec![0, 1, 1025, 70_001] };
         let extent = Extent::Iterations(37);
@@ -229,7 +230,7 @@ fn both_ways_many_queue_pairs_and_sizes_that_are_no_multiple_of_anything() {
 }
 
 #[test]
-fn a_run_by_time_ends_when_it_is_over() {
+fn run_by_time_lasts_as_long_as_asked() {
     for metric in Metric::ALL {
         let plan = Plan { extent: Extent::Seconds(1), ..plan(Op::Write, metric, Connection::Rc) };
         let (notes, _) = run(&plan);
@@ -241,9 +242,9 @@ fn a_run_by_time_ends_when_it_is_over() {
 }
 
 #[test]
-fn the_smaller_mtu_wins_unless_one_was_asked_for() {
+fn smaller_mtu_is_agreed_unless_one_was_asked_for() {
     let (a, b) = nics();
-    // A server on a port that can do less than the client wants.
+    // Runs a client with a server whose port supports an MTU of at most 512.
     let served = |options: ClientOptions<'_>, mtu: Mtu| {
         let (client, server) = tcp();
         std::thread::scope(|scope| {
@@ -277,7 +278,7 @@ fn b_endpoint(nic: &Nic) -> Endpoint {
 }
 
 #[test]
-fn pingpong_with_oneself() {
+fn pingpong_client_plays_with_pingpong_server() {
     for connection in Connection::ALL {
         let (a, b) = nics();
         let (client, server) = tcp();
@@ -308,7 +309,7 @@ fn pingpong_with_oneself() {
     }
 }
 
-/// Returns the text with a digit for every number, and as many spaces as there were.
+/// Returns the text with a 9 in place of every run of digits.
 fn masked(text: &str) -> String {
     let mut masked = String::new();
     for character in text.chars() {
@@ -399,7 +400,7 @@ fn wrong_bytes_are_found() {
         session::client(&a, &mut control, &plan, options(), &mut notes).unwrap();
         assert_eq!(notes.steps[0].wrong(), 1);
         let remark = report::remark(&plan, &notes.steps[0]).unwrap();
-        assert_eq!(remark, "64 bytes: 1 have not the content that was sent");
+        assert_eq!(remark, "64 bytes: 1 with wrong content");
     });
 }
 
