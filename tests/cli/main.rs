@@ -321,6 +321,36 @@ fn man_pages_are_written_into_a_directory_that_is_created() {
     stdout(&["man", "--out", dir.to_str().unwrap()]);
     let pages = std::fs::read_dir(&dir).unwrap().count();
     assert!(dir.join("roce.1").exists() && dir.join("roce-decode.1").exists() && pages > 8);
+    let file = dir.join("roce.1");
+    let (_, error) = failure(&["man", "--out", file.to_str().unwrap()]);
+    assert!(error.contains("is a file; name a directory"), "{error}");
+}
+
+#[test]
+fn number_of_threads_has_a_bound() {
+    for command in ["decode", "flows", "replay"] {
+        for jobs in ["0", "1025", "99999999"] {
+            let (_, error) = failure(&[command, "-j", jobs, &capture("rxe_cm.pcap")]);
+            assert!(error.contains("a number of threads, 1 to 1024"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn options_of_a_mesh_are_refused_by_name() {
+    let folder = Folder::new("mesh-options");
+    let pairs = folder.path().join("pairs.txt");
+    std::fs::write(&pairs, "one\n").unwrap();
+    let pairs = pairs.to_str().unwrap();
+    for (args, text) in [
+        (["-c", "0"], "-c: 1 to 1000000"),
+        (["--rate", "0"], "--rate: 1 to 10000"),
+        (["--pairs", pairs], "pairs.txt: 'one' is not two hosts"),
+    ] {
+        let hosts = ["mesh", "127.0.0.1:9", "127.0.0.2:9"];
+        let (_, error) = failure(&[&hosts[..], &args].concat());
+        assert!(error.contains(text), "{error}");
+    }
 }
 
 #[test]
@@ -347,6 +377,7 @@ fn help_teaches_and_the_rest_comes_with_it() {
             .contains("\ninfiniband.bth.psn\tPacket Sequence Number\n")
     );
     assert!(stdout(&["completions", "bash"]).contains("_roce"));
+    assert!(stdout(&["completions", "--help"]).contains("\n  zsh   roce completions zsh > "));
     assert!(stdout(&["man"]).contains(".TH roce 1"));
     assert_eq!(roce(&["--no-command"]).status.code(), Some(2));
     assert_eq!(roce(&["decode"]).status.code(), Some(2));

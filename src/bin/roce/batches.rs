@@ -10,9 +10,13 @@ use crate::input::Inputs;
 use crate::interrupt;
 use crate::parallel::in_order;
 
+/// Maximum number of threads that decode.
+const THREADS_MAX: usize = 1024;
+
 /// Reads the number of threads of `--jobs`.
-pub(crate) fn parse_jobs(text: &str) -> Result<NonZeroUsize, &'static str> {
-    text.parse().map_err(|_| "a number of threads, 1 or more")
+pub(crate) fn parse_jobs(text: &str) -> Result<NonZeroUsize, String> {
+    let threads = text.parse::<NonZeroUsize>().ok().filter(|it| it.get() <= THREADS_MAX);
+    threads.ok_or_else(|| format!("a number of threads, 1 to {THREADS_MAX}"))
 }
 
 /// Returns the number of threads that decode: as many as the user says, or as there are cores.

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Args, CommandFactory};
 use clap_mangen::Man;
 
@@ -24,6 +24,7 @@ pub(crate) fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
     let mut command = help::reflow(Cli::command()).disable_help_subcommand(true);
     command.build();
     match &args.out {
+        Some(dir) if dir.is_file() => bail!("--out {}: is a file; name a directory", dir.display()),
         Some(dir) => std::fs::create_dir_all(dir)
             .map_err(Into::into)
             .and_then(|()| write_pages(command, dir))

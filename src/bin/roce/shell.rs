@@ -9,9 +9,9 @@ use crate::{Cli, output};
 
 /// Print completions for a shell
 ///
-/// bash: roce completions bash > /etc/bash_completion.d/roce
-/// zsh:  roce completions zsh > "${fpath[1]}/_roce"
-/// fish: roce completions fish > ~/.config/fish/completions/roce.fish
+///   bash  roce completions bash > /etc/bash_completion.d/roce
+///   zsh   roce completions zsh > "${fpath[1]}/_roce"
+///   fish  roce completions fish > ~/.config/fish/completions/roce.fish
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct CompletionsArgs {

@@ -93,9 +93,9 @@ fn pairs_of(path: &Path) -> anyhow::Result<Vec<[String; 2]>> {
     ensure!(!lines.is_empty(), "--pairs {}: there are none", path.display());
     let pairs = lines.iter().map(|line| {
         let [from, to] = line.split_whitespace().collect::<Vec<_>>()[..] else {
-            bail!("--pairs: '{line}' is not two hosts");
+            bail!("--pairs {}: '{line}' is not two hosts", path.display());
         };
-        ensure!(from != to, "--pairs: '{line}' is the same host twice");
+        ensure!(from != to, "--pairs {}: '{line}' is the same host twice", path.display());
         Ok([from, to].map(str::to_owned))
     });
     pairs.collect()

@@ -22,7 +22,7 @@ use roce::ping::mesh::{Thresholds, diagnose};
 use self::hosts::Pairs;
 use self::metrics::Metrics;
 use self::report::Report;
-use crate::bench::control::mesh::{RATE_MAX, Task};
+use crate::bench::control::mesh::{COUNT_MAX, RATE_MAX, Task};
 use crate::bench::watch::now;
 use crate::bench::{PORT, TokenArgs};
 use crate::output::{Color, remark};
@@ -128,6 +128,7 @@ impl Args {
     fn task(&self, targets: usize) -> anyhow::Result<Task> {
         let paths = usize::from(self.paths);
         check(paths, self.interval, self.timeout)?;
+        ensure!((1..=COUNT_MAX).contains(&self.count), "-c: 1 to {COUNT_MAX}");
         ensure!((1..=RATE_MAX).contains(&self.rate), "--rate: 1 to {RATE_MAX}");
         let spread = Duration::from_secs_f64(targets as f64 / self.rate as f64);
         let interval = self.interval.max(spread);

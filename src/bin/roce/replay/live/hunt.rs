@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use indicatif::ProgressBar;
 use roce::replay::Options;
 use roce::replay::live::{
@@ -268,8 +268,9 @@ pub(super) fn run(
     hunting.per_packet = args.per_packet;
     let mut peer = WirePeer::new(wire, server, options);
     (peer.judges, peer.restart) = (!args.no_rules, args.restart.as_deref());
-    let life = peer.probe()?;
-    ensure!(life == Life::Alive, "the peer is not alive before anything was mutated: {life:?}");
+    if let Life::Dead(why) | Life::BrokeRule(why) = peer.probe()? {
+        bail!("nothing was mutated, because the peer is not alive: {why}");
+    }
     let time = args.duration.map(Duration::from_secs);
     let runs = if time.is_some() { u64::MAX } else { 1 };
     let extent = Extent { runs: args.runs.unwrap_or(runs), time };
