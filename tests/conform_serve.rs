@@ -410,9 +410,10 @@ fn connection_manager_connects_the_queue_pairs_of_scenarios() {
     };
     let (status, text) = run(&["-R"]);
     assert!(status == Some(0) && !text.contains("0 scenarios"), "{text}");
-    // A client without it is told; its datagrams need no connection.
+    // A client without it is told before anything is run.
     let (status, text) = run(&[]);
-    assert!(status != Some(0) && text.contains("use -R on both or on neither"), "{text}");
+    assert_eq!(status, Some(2), "{text}");
+    assert!(text.contains("only the other side has -R: use it on both or on neither"), "{text}");
     // On one machine, too.
     let pair = ["-R", "-d", &device(79, 3), "--peer", &device(79, 4)];
     let output = conform(&[&pair[..], &["--filter", "error/wrong-rkey/*"]].concat());

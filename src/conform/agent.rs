@@ -42,12 +42,19 @@ impl Agent {
     pub fn hello(&self) -> Hello {
         let mtu = self.device.query_port().map_or(0, |port| port.active_mtu.bytes());
         let mtu = u32::try_from(mtu).unwrap_or(u32::MAX);
-        Hello { device: self.device.name().to_owned(), mtu, wire: self.wire.is_some() }
+        let device = self.device.name().to_owned();
+        Hello { device, mtu, wire: self.wire.is_some(), uses_cm: self.manager.is_some() }
     }
 
-    /// Exchanges hello messages with the other agent.
+    /// Exchanges hello messages with the other agent. Both must use the connection manager, or
+    /// neither.
     pub fn meet(&self, line: &mut Channel) -> Result<Hello, ControlError> {
-        self.greet(line, REPLY_TIMEOUT)
+        let hello = self.greet(line, REPLY_TIMEOUT)?;
+        if hello.uses_cm == self.manager.is_some() {
+            return Ok(hello);
+        }
+        let side = if hello.uses_cm { "the other side" } else { "this side" };
+        Err(line.unsound("hello", format!("only {side} has -R: use it on both or on neither")))
     }
 
     fn greet(&self, line: &mut Channel, within: Duration) -> Result<Hello, ControlError> {

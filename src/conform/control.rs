@@ -63,6 +63,9 @@ pub struct Hello {
     pub mtu: u32,
     /// Whether it sees its packets and can lose them.
     pub wire: bool,
+    /// Whether the connection manager connects its queue pairs.
+    #[serde(default)]
+    pub uses_cm: bool,
 }
 
 /// Numbers, addresses and keys of the objects of a side.

@@ -148,7 +148,7 @@ fn say(stranger: &mut TcpStranger, message: &Message) {
 
 /// Asks for a scenario in which the server plays a side; returns the objects of the server.
 fn begun(stranger: &mut TcpStranger, instance: &Instance, play: Side) -> Reach {
-    let hello = Hello { device: "d".to_owned(), mtu: 4096, wire: false };
+    let hello = Hello { device: "d".to_owned(), mtu: 4096, wire: false, uses_cm: false };
     say(stranger, &Message::Hello(hello));
     assert!(stranger.line().unwrap().contains("hello"));
     say(stranger, &Message::Begin { instance: Box::new(instance.clone()), play });

@@ -4,7 +4,6 @@
 //! so those that are still open are closed at `exit`. A program that a signal ends leaves them
 //! open, which is what happened.
 
-use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::process;
 use std::sync::{Mutex, MutexGuard, Once};
@@ -41,7 +40,7 @@ pub(crate) fn watch(capture: &TapHandle, path: String) {
     // SAFETY: the function is there for as long as the process, as this library is. Without it,
     // captures count as cut.
     ONCE.call_once(|| _ = unsafe { libc::atexit(close_all) });
-    capture.on_failure(move |error| report(&path, error));
+    capture.on_failure(move |error| report(&path, &format!("{error}; the capture is cut here")));
     if let Some(mut open) = open() {
         open.retain(|(_, capture)| capture.upgrade().is_some());
         open.push((process::id(), capture.downgrade()));
@@ -64,10 +63,10 @@ extern "C" fn close_all() {
     });
 }
 
-/// Reports that a capture cannot be written: to `roce run`, or on standard error where that cannot
+/// Reports why a capture cannot be written: to `roce run`, or on standard error where that cannot
 /// be reached.
-fn report(path: &str, error: &io::Error) {
-    let line = format!("{path}: {error}; the capture is cut here");
+pub(crate) fn report(path: &str, why: &str) {
+    let line = format!("{path}: {why}");
     env::log(&line);
     let supervisor = env::variable(CAPTURE_REPORT);
     let socket = supervisor.as_deref().and_then(|text| text.split_once(':')).map(|(_, path)| path);

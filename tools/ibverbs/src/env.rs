@@ -99,10 +99,14 @@ pub(crate) fn wrap(mut link: Link, device: &str) -> Result<Link> {
     let mut handle = None;
     if let Some(path) = variable("ROCE_PCAP") {
         let path = path.replace("%d", device).replace("%p", &std::process::id().to_string());
-        let (file, path) = new_file(&path).map_err(|error| failed(&error, libc::EIO))?;
+        let refused = |path: &str, error: &(dyn Error + 'static)| {
+            captures::report(path, &format!("{error}; there is no capture"));
+            Failed::from_any(error, libc::EIO)
+        };
+        let (file, path) = new_file(&path).map_err(|error| refused(&path, &error))?;
         // Not buffered: a program that is killed leaves everything that passed.
         let tapped = tap::tap_with_handle(link, RawFile(file), time_of_day());
-        let (tapped, dropped) = tapped.map_err(|error| failed(&error, libc::EIO))?;
+        let (tapped, dropped) = tapped.map_err(|error| refused(&path, &error))?;
         captures::watch(&dropped, path);
         (link, handle) = (tapped, Some(dropped));
     }

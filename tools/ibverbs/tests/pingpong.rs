@@ -97,6 +97,15 @@ fn each_who_opens_a_device_has_a_capture_of_its_own() {
 }
 
 #[test]
+fn capture_that_cannot_be_begun_is_reported() {
+    let mut devinfo = common::stock("ibv_devinfo", "udp:127.9.0.7");
+    let output = devinfo.env("ROCE_PCAP", "/dev/full").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("roce: /dev/full: No space left on device"), "{said}");
+    assert!(said.contains("there is no capture"), "{said}");
+}
+
+#[test]
 fn why_a_device_cannot_be_opened_is_in_the_log() {
     let log = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("log");
     let _ = std::fs::remove_file(&log);
