@@ -215,7 +215,7 @@ pub(crate) fn receive_counters(control: &mut Channel) -> anyhow::Result<Counted>
     ensure!(counters.len() <= COUNTERS_MAX, "more than {COUNTERS_MAX} counters");
     ensure!(
         counters.iter().all(|(name, _)| is_name(name)),
-        "the name of a counter is not 1 to {NAME_MAX} letters, digits, '_' and '.'"
+        "the name of a counter is not 1 to {NAME_MAX} of a-z, A-Z, 0-9, '_' and '.'"
     );
     Ok(counters)
 }
