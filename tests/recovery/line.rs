@@ -153,6 +153,16 @@ impl Line {
     /// Sends `count` messages; returns the share of the line's rate that arrived, and checks what
     /// it brought.
     pub fn stream(&mut self, work: Work, count: usize) -> f64 {
+        self.stream_with(work, count, |_| {})
+    }
+
+    /// Sends `count` messages, and calls `each_step` after each step, while packets are in flight.
+    pub fn stream_with(
+        &mut self,
+        work: Work,
+        count: usize,
+        mut each_step: impl FnMut(&mut Self),
+    ) -> f64 {
         let (start, before) = (self.now, self.completed);
         let source = self.sides[usize::from(work == Work::Read)].buffer.to_vec();
         let mut posted = before;
@@ -162,6 +172,9 @@ impl Line {
                 posted += 1;
             }
             self.step();
+            if self.completed < before + count {
+                each_step(self);
+            }
         }
         let took = self.now.saturating_since(start).as_secs_f64();
         let [own, peer] = [0, 1].map(|side: usize| self.sides[side].buffer.to_vec());
