@@ -16,21 +16,25 @@ impl Instant {
     pub const ZERO: Self = Self(0);
 
     /// The instant `ns` nanoseconds after the origin.
+    #[inline]
     pub const fn from_nanos(ns: u64) -> Self {
         Self(ns)
     }
 
     /// Nanoseconds since the origin.
+    #[inline]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// Whole seconds since the origin.
+    #[inline]
     pub const fn secs(self) -> u64 {
         self.0 / 1_000_000_000
     }
 
     /// Nanoseconds within the second.
+    #[inline]
     pub const fn subsec_nanos(self) -> u64 {
         self.0 % 1_000_000_000
     }
@@ -42,22 +46,26 @@ impl Instant {
 
     /// Returns the time since `earlier`; zero if that is later.
     #[must_use]
+    #[inline]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
     /// `self` plus `duration`, or the last instant there is.
+    #[inline]
     pub fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(nanos(duration)))
     }
 
     /// `self` less `duration`, or the origin.
+    #[inline]
     pub fn saturating_sub(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(duration)))
     }
 }
 
 /// Nanoseconds of a duration, at most `u64::MAX`.
+#[inline]
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

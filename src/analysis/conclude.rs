@@ -292,7 +292,9 @@ impl Analysis {
             beyond_limits,
             flows,
         };
-        report.group();
+        if !self.config.leaves_out_groups {
+            report.group();
+        }
         report
     }
 }

@@ -10,7 +10,7 @@ use super::finding::Thresholds;
 use super::frame_times::FrameTimes;
 use super::limits::{EARLY_CNPS_MAX, ENDPOINTS_MAX, FLOW_NUMBERS_MAX};
 use super::report::{BeyondLimits, CaptureFacts, FileFacts, Report};
-use super::requester::{Scene, Verdict, role_of};
+use super::requester::{Requester, Scene, Verdict, role_of};
 use super::series::Series;
 use super::stream::{Key, Route, Stream};
 use super::vantage::{Shown, Vantage};
@@ -32,6 +32,8 @@ pub struct Config {
     pub files: Vec<String>,
     /// Whether connections have no [`series`](super::Connection::series), where nothing shows them.
     pub leaves_out_series: bool,
+    /// Whether the report has no [`groups`](super::Report::groups), where nothing shows them.
+    pub leaves_out_groups: bool,
 }
 
 /// Follows the connections of a capture.
@@ -415,11 +417,25 @@ impl Analysis {
 
     /// A CNP did not reach the requester at `index`.
     fn report_lost_cnp(&mut self, index: u32, packet: &PacketFacts, sink: &mut dyn Sink) {
+        self.with_requester(index, sink, |requester, scene| {
+            requester.report_between(0, PacketRole::Cnp, packet, scene);
+        });
+    }
+
+    /// Calls `act` with the requester of the stream at `index`, a new one if it has none, and with
+    /// its scene. Returns the default if there is no such stream.
+    #[inline]
+    fn with_requester<T: Default>(
+        &mut self,
+        index: u32,
+        sink: &mut dyn Sink,
+        act: impl FnOnce(&mut Requester, &mut Scene<'_>) -> T,
+    ) -> T {
         let Self { streams, budget, .. } = self;
-        let Some(Some(stream)) = streams.get_mut(index as usize) else { return };
+        let Some(Some(stream)) = streams.get_mut(index as usize) else { return T::default() };
         let requester = stream.requester.get_or_insert_default();
         let mut scene = Scene { sink, budget, flow: stream.flow, requester: stream.end };
-        requester.report_between(0, PacketRole::Cnp, packet, &mut scene);
+        act(requester, &mut scene)
     }
 
     fn handle_in_stream(
@@ -488,22 +504,21 @@ impl Analysis {
         sink: &mut dyn Sink,
     ) -> Verdict {
         let peer = self.peer_round_trip(index);
-        let Self { streams, budget, .. } = self;
-        let Some(Some(stream)) = streams.get_mut(index as usize) else { return Verdict::default() };
-        stream.first_request.get_or_insert(packet.frame);
-        let requester = stream.requester.get_or_insert_default();
-        let (flow, end) = (stream.flow, stream.end);
-        let mut scene = Scene { sink, budget, flow, requester: end };
-        if requester.is_far(packet.psn) && info.service != Service::Ud {
-            requester.resynchronize(packet, &mut scene);
+        if let Some(stream) = self.stream_mut(index) {
+            stream.first_request.get_or_insert(packet.frame);
         }
-        peer.iter().for_each(|peer| requester.set_peer_round_trip(peer));
-        requester.statistics_mut().wire_bytes += u64::from(packet.wire_len);
-        if matches!(info.service, Service::Uc | Service::Ud) {
-            requester.handle_unreliable(packet, info, &mut scene)
-        } else {
-            requester.handle_request(packet, info, &mut scene)
-        }
+        self.with_requester(index, sink, |requester, scene| {
+            if requester.is_far(packet.psn) && info.service != Service::Ud {
+                requester.resynchronize(packet, scene);
+            }
+            peer.iter().for_each(|peer| requester.set_peer_round_trip(peer));
+            requester.statistics_mut().wire_bytes += u64::from(packet.wire_len);
+            if matches!(info.service, Service::Uc | Service::Ud) {
+                requester.handle_unreliable(packet, info, scene)
+            } else {
+                requester.handle_request(packet, info, scene)
+            }
+        })
     }
 
     /// The round-trip time of the other end's requests, where a response may make the requester go
@@ -536,13 +551,10 @@ impl Analysis {
         info: &OpcodeInfo,
         sink: &mut dyn Sink,
     ) -> Verdict {
-        let Self { streams, budget, .. } = self;
-        let Some(Some(stream)) = streams.get_mut(index as usize) else { return Verdict::default() };
-        let requester = stream.requester.get_or_insert_default();
-        let (flow, end) = (stream.flow, stream.end);
-        let mut scene = Scene { sink, budget, flow, requester: end };
-        requester.statistics_mut().wire_bytes += u64::from(packet.wire_len);
-        requester.handle_response(packet, info, &mut scene)
+        self.with_requester(index, sink, |requester, scene| {
+            requester.statistics_mut().wire_bytes += u64::from(packet.wire_len);
+            requester.handle_response(packet, info, scene)
+        })
     }
 
     /// The silence on the connection before this packet, which its sender was silent for long

@@ -236,6 +236,7 @@ impl Pcap {
     }
 
     /// Returns the number of fractions in a second.
+    #[inline]
     fn fractions(&self) -> u32 {
         match self.precision {
             Precision::Microseconds => 1_000_000,

@@ -218,7 +218,19 @@ impl PacketFacts {
     /// packet (neither RoCE nor native InfiniBand, or cut before the end of its BTH).
     #[inline]
     pub fn new(context: &Context<'_>, file: u16) -> Option<Self> {
-        let icrc = context.icrc()?;
+        Self::with_verdict(context, file, context.icrc()?)
+    }
+
+    /// Returns the facts about a frame whose ICRC is not checked: as if the capture had cut it off.
+    #[cfg(feature = "replay")]
+    #[inline]
+    pub(crate) fn unverified(context: &Context<'_>, file: u16) -> Option<Self> {
+        context.frame.encapsulation()?;
+        Self::with_verdict(context, file, IcrcVerdict::Absent)
+    }
+
+    #[inline]
+    fn with_verdict(context: &Context<'_>, file: u16, icrc: IcrcVerdict) -> Option<Self> {
         let frame = &context.frame;
         let packet = frame.packet()?;
         let bth = packet.bth();

@@ -26,7 +26,19 @@ pub(super) struct BatchPacket {
 impl PacketBatch {
     /// Adds the packet of a frame, if it holds one.
     pub fn push(&mut self, context: &Context<'_>, file: u16) {
-        let Some(facts) = PacketFacts::new(context, file) else { return };
+        self.push_frame(context, PacketFacts::new(context, file));
+    }
+
+    /// Adds the packet of a frame, if it holds one, without a check of its ICRC, which takes a
+    /// twentieth of a replay: the router sets the verdict if [`Survey::knows_damaged`].
+    ///
+    /// [`Survey::knows_damaged`]: super::Survey::knows_damaged
+    pub fn push_unverified(&mut self, context: &Context<'_>, file: u16) {
+        self.push_frame(context, PacketFacts::unverified(context, file));
+    }
+
+    fn push_frame(&mut self, context: &Context<'_>, facts: Option<PacketFacts>) {
+        let Some(facts) = facts else { return };
         let packet = context.frame.packet().map(|packet| packet.bytes()).unwrap_or_default();
         self.push_packet(facts, packet);
     }

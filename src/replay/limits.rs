@@ -9,6 +9,10 @@ pub const SHARDS_MAX: usize = 16;
 /// captures with more, and of several files, the second pass analyzes the packets once more.
 pub const NOTES_MAX: usize = 1 << 26;
 
+/// Packets with a wrong ICRC that the first pass names to the second one, eight bytes each: 8 MiB.
+/// Of captures with more, the second pass checks every ICRC once more.
+pub const NOTED_DAMAGED_MAX: usize = 1 << 20;
+
 /// Responders that are followed at the same time. The one that was used least recently is forgotten
 /// first; if it is seen once more, its state is adopted as if the capture began there.
 pub const RESPONDERS_MAX: usize = 1 << 17;
@@ -65,8 +69,8 @@ pub const LISTED_MAX: usize = 10_000;
 /// Frames that a difference names beside its own.
 pub const FRAMES_MAX: usize = 8;
 
-/// Streams whose PSNs are remembered to tell which connections may be paired wrongly. If there are
-/// more, all may be that are paired by their PSNs alone.
+/// Flows whose PSNs are remembered to tell which connections may be paired wrongly, 80 bytes each:
+/// 5 MiB. If there are more, all may be that are paired by their PSNs alone.
 pub const PAIRING_STREAMS_MAX: usize = 65_536;
 
 /// Distance of the PSNs of two connections between the same hosts from which on packets that the

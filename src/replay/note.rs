@@ -1,6 +1,6 @@
 //! Notes of the first pass on every packet, kept for the second one in a word each.
 
-use super::limits::NOTES_MAX;
+use super::limits::{NOTED_DAMAGED_MAX, NOTES_MAX};
 use crate::analysis::{End, FlowNumber, PacketNote, PacketRole};
 
 /// Note of the first pass on a packet.
@@ -68,16 +68,21 @@ impl Note {
 #[derive(Clone, Debug, Default)]
 pub(super) struct NoteLog {
     words: Vec<u32>,
+    /// Positions of the packets whose ICRC is wrong: the first ones, if there are many.
+    damaged: Vec<usize>,
     is_full: bool,
 }
 
 impl NoteLog {
-    /// Adds the note on the next packet, if it has one.
-    pub(super) fn push(&mut self, note: Option<Note>) {
+    /// Adds the note on the next packet, if it has one, and whether its ICRC is wrong.
+    pub(super) fn push(&mut self, note: Option<Note>, is_damaged: bool) {
         if self.words.len() >= NOTES_MAX {
-            (self.words, self.is_full) = (Vec::new(), true);
+            *self = Self { is_full: true, ..Self::default() };
         }
         if !self.is_full {
+            if is_damaged && self.knows_damaged() {
+                self.damaged.push(self.words.len());
+            }
             self.words.push(note.map_or(0, |note| note.pack()));
         }
     }
@@ -85,6 +90,16 @@ impl NoteLog {
     /// Whether the notes are kept.
     pub(super) fn is_whole(&self) -> bool {
         !self.is_full
+    }
+
+    /// Whether all packets whose ICRC is wrong are known.
+    pub(super) fn knows_damaged(&self) -> bool {
+        self.damaged.len() < NOTED_DAMAGED_MAX
+    }
+
+    /// Positions of the packets whose ICRC is wrong, in order.
+    pub(super) fn damaged(&self) -> &[usize] {
+        &self.damaged
     }
 
     /// The note on a packet, by its place among all.
@@ -112,7 +127,7 @@ mod tests {
                 all.extend([Some(note), None]);
             }
         }
-        all.iter().for_each(|&note| log.push(note));
+        all.iter().for_each(|&note| log.push(note, false));
         assert!(all.iter().enumerate().all(|(at, &note)| log.get(at) == note));
         assert_eq!(log.get(all.len()), None);
     }

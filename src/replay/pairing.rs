@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::limits::{PAIRING_MARGIN, PAIRING_STREAMS_MAX};
 use crate::analysis::{FlowNumber, PacketFacts, PacketNote, PacketRole, Pairing, Report};
-use crate::wire::Psn;
+use crate::wire::{Gid, Psn};
 
 /// PSNs from `first` on, over `len` of them.
 #[derive(Clone, Copy, Debug)]
@@ -36,43 +36,55 @@ impl Range {
     }
 }
 
-/// The PSNs of requests, and of responses, of one stream from or to a requester.
+/// The PSNs of requests from one host to another, and of responses to them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Used {
     requests: Option<Range>,
     responses: Option<Range>,
 }
 
+/// The requester's host and the responder's.
+type Route = (Gid, Gid);
+
+/// The PSNs of one flow: the route of its first packet, and what is used on it and on the way back.
+#[derive(Clone, Copy, Debug)]
+struct FlowUsage {
+    route: Route,
+    used: [Used; 2],
+}
+
 /// Collects the PSNs that connections use, in the first pass.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
-    /// PSNs by the requester's host, the responder's, and the flow number before connections are
-    /// paired.
-    routes: BTreeMap<([u8; 16], [u8; 16]), BTreeMap<FlowNumber, Used>>,
-    count: usize,
-    /// More streams were seen than are remembered.
+    /// PSNs by the flow number before connections are paired.
+    flows: Vec<Option<FlowUsage>>,
+    /// More flows were seen than are remembered.
     is_full: bool,
 }
 
 impl Usage {
     /// Takes a packet, under the flow number that it has before connections are paired.
+    #[inline]
     pub(super) fn note(&mut self, facts: &PacketFacts, note: &PacketNote) {
+        let (source, destination) = (facts.source, facts.destination);
         let (is_request, route) = match note.role {
-            PacketRole::Request => (true, (facts.source.0, facts.destination.0)),
+            PacketRole::Request => (true, (source, destination)),
             PacketRole::Ack | PacketRole::Response | PacketRole::Nak | PacketRole::Rnr => {
-                (false, (facts.destination.0, facts.source.0))
+                (false, (destination, source))
             }
             _ => return,
         };
-        let streams = self.routes.entry(route).or_default();
-        if !streams.contains_key(&note.flow) {
-            if self.count >= PAIRING_STREAMS_MAX {
+        let Some(at) = note.flow.index() else { return };
+        if at >= self.flows.len() {
+            if at >= PAIRING_STREAMS_MAX {
                 self.is_full = true;
                 return;
             }
-            self.count += 1;
+            self.flows.resize(at + 1, None);
         }
-        let used = streams.entry(note.flow).or_default();
+        let Some(flow) = self.flows.get_mut(at) else { return };
+        let flow = flow.get_or_insert(FlowUsage { route, used: Default::default() });
+        let used = &mut flow.used[usize::from(flow.route != route)];
         let range = if is_request { &mut used.requests } else { &mut used.responses };
         match range {
             Some(range) => range.add(facts.psn),
@@ -80,17 +92,32 @@ impl Usage {
         }
     }
 
-    /// The connections of a report that may be paired wrongly.
-    pub(super) fn ambiguous(&self, report: &Report) -> HashSet<FlowNumber> {
-        let mut ambiguous = HashSet::new();
-        for streams in self.routes.values() {
-            let mut flows: BTreeMap<FlowNumber, Used> = BTreeMap::new();
-            for (&number, used) in streams {
-                let flow = report.flow_of(number).map_or(number, |(flow, _)| flow);
-                let known = flows.entry(flow).or_default();
+    /// What the flows of a report use on each route.
+    fn by_route(
+        &self,
+        report: &Report,
+    ) -> BTreeMap<([u8; 16], [u8; 16]), BTreeMap<FlowNumber, Used>> {
+        let mut routes: BTreeMap<_, BTreeMap<FlowNumber, Used>> = BTreeMap::new();
+        for (at, usage) in self.flows.iter().enumerate() {
+            let Some(FlowUsage { route: (one, other), used }) = usage else { continue };
+            let number = FlowNumber::at(at);
+            let flow = report.flow_of(number).map_or(number, |(flow, _)| flow);
+            for (route, used) in [(one.0, other.0), (other.0, one.0)].into_iter().zip(used) {
+                if used.requests.is_none() && used.responses.is_none() {
+                    continue;
+                }
+                let known = routes.entry(route).or_default().entry(flow).or_default();
                 known.requests = joined(known.requests, used.requests);
                 known.responses = joined(known.responses, used.responses);
             }
+        }
+        routes
+    }
+
+    /// The connections of a report that may be paired wrongly.
+    pub(super) fn ambiguous(&self, report: &Report) -> HashSet<FlowNumber> {
+        let mut ambiguous = HashSet::new();
+        for flows in self.by_route(report).values() {
             // Responses are to requests, so they matter only where these are not captured, or may
             // be others.
             let is_guess = |flow: FlowNumber| {

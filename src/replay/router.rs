@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::batch::PacketBatch;
 use super::survey::{Survey, config};
 use crate::analysis::{Analysis, PacketFacts, PacketNote, Sink};
+use crate::wire::IcrcVerdict;
 
 /// Finds the connection of every packet.
 pub struct Router {
@@ -16,8 +17,9 @@ pub struct Router {
 
 /// Source of the notes on packets.
 enum Source {
-    /// The first pass kept them. The next packet is this one of all.
-    Log(usize),
+    /// The first pass kept them. The next packet is this one of all, the next damaged one this one
+    /// of those.
+    Log(usize, usize),
     /// The analysis tells them once more.
     Analysis(Box<Analysis>, Held),
 }
@@ -35,7 +37,7 @@ impl fmt::Debug for Router {
 impl Router {
     pub(super) fn new(survey: Arc<Survey>) -> Self {
         let source = match survey.notes() {
-            Some(_) => Source::Log(0),
+            Some(_) => Source::Log(0, 0),
             None => {
                 let analysis = Analysis::new(config(&survey.files));
                 Source::Analysis(Box::new(analysis), HashMap::new())
@@ -48,10 +50,14 @@ impl Router {
     pub fn route(&mut self, batch: &mut PacketBatch) {
         let survey = &self.survey;
         match &mut self.source {
-            Source::Log(next) => {
+            Source::Log(next, damaged) => {
+                let Some(notes) = survey.notes() else { return };
                 for packet in &mut batch.packets {
-                    let note = survey.notes().and_then(|notes| notes.get(*next));
-                    packet.routed = note.and_then(|note| survey.resolve(note));
+                    if notes.damaged().get(*damaged) == Some(&*next) {
+                        packet.facts.icrc = IcrcVerdict::Bad;
+                        *damaged += 1;
+                    }
+                    packet.routed = notes.get(*next).and_then(|note| survey.resolve(note));
                     *next += 1;
                 }
             }

@@ -213,6 +213,11 @@ impl Survey {
         Some((note, hosts))
     }
 
+    /// Whether the second pass need not check the ICRC of any packet: it is told whose is wrong.
+    pub fn knows_damaged(&self) -> bool {
+        self.notes.as_ref().is_some_and(NoteLog::knows_damaged)
+    }
+
     /// The notes on all packets, if they were kept.
     pub(super) fn notes(&self) -> Option<&NoteLog> {
         self.notes.as_ref()
@@ -282,7 +287,7 @@ impl Surveyor {
         self.analysis.handle_packet(facts, &mut self.seen);
         let note = self.seen.note.take();
         if let Some(notes) = &mut self.notes {
-            notes.push(note);
+            notes.push(note, facts.icrc == IcrcVerdict::Bad);
         }
     }
 
@@ -368,7 +373,8 @@ fn connections(
 
 /// Configuration of the analysis in both passes.
 pub(super) fn config(files: &[String]) -> Config {
-    Config { files: files.to_vec(), leaves_out_series: true, ..Config::default() }
+    let files = files.to_vec();
+    Config { files, leaves_out_series: true, leaves_out_groups: true, ..Config::default() }
 }
 
 impl Seen {

@@ -114,6 +114,7 @@ pub(crate) fn set_bits(bytes: &mut [u8], start: usize, len: usize, value: u64) {
     }
 }
 
+#[inline]
 const fn mask(len: usize) -> u64 {
     if len >= 64 { u64::MAX } else { (1 << len) - 1 }
 }

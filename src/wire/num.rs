@@ -327,12 +327,14 @@ impl Gid {
 }
 
 impl From<Ipv4Addr> for Gid {
+    #[inline]
     fn from(addr: Ipv4Addr) -> Self {
         Self(addr.to_ipv6_mapped().octets())
     }
 }
 
 impl From<Ipv6Addr> for Gid {
+    #[inline]
     fn from(addr: Ipv6Addr) -> Self {
         Self(addr.octets())
     }

@@ -1,7 +1,7 @@
 //! The path MTU of a requester, and the sizes of its READs, as they become known.
 
 use super::{PacketFacts, Requester};
-use crate::observe::mtu::{MTUS, least_mtu, responses_of};
+use crate::observe::mtu::{MTUS, least_mtu, mtu_with, responses_of, span_of_read};
 use crate::wire::{OpcodeInfo, Operation};
 
 /// A READ whose number of responses is not certain.
@@ -56,8 +56,7 @@ impl ReadSizes {
 
     /// Returns the path MTU with which a READ has so many responses, if it is not one.
     fn mtu_of_read(&self, length: u32, responses: u64) -> Option<u32> {
-        let mut mtus = MTUS.into_iter().filter(|&mtu| mtu >= self.payload_most);
-        mtus.find(|&mtu| responses > 1 && responses_of(length, mtu) == responses)
+        if responses > 1 { mtu_with(length, responses, self.payload_most) } else { None }
     }
 
     /// Returns the number of responses that a READ has at the most.
@@ -261,9 +260,7 @@ impl Requester {
             }
             mtu => mtu,
         };
-        // A READ has at most half of the PSNs (§9.7.3.1); what asks for more is not believed.
-        let span = responses_of(reth.length, mtu).min(crate::wire::Psn::HALF.into());
-        u32::try_from(span).unwrap_or(1)
+        span_of_read(reth.length, mtu)
     }
 
     /// Returns the number of sequence numbers of a READ whose first transmission was not captured

@@ -6,7 +6,7 @@ use super::rules;
 use super::shape::{Break, digest};
 use super::state::{Checked, Pending, Requester};
 use crate::analysis::{PacketFacts, RethFacts};
-use crate::observe::mtu::{MTUS, responses_of};
+use crate::observe::mtu::{MTUS, mtu_with, responses_of, span_of_read};
 use crate::observe::sequence::psn_of;
 use crate::replay::Undecided;
 use crate::time::Instant;
@@ -48,9 +48,7 @@ impl Requester {
     /// Returns the number of sequence numbers that a request takes.
     fn span_of(&self, request: &Request<'_>) -> u32 {
         match (request.info.operation, request.facts.reth, self.params.mtu) {
-            (Operation::ReadRequest, Some(reth), Some(mtu)) => {
-                u32::try_from(responses_of(reth.length, mtu)).unwrap_or(u32::MAX)
-            }
+            (Operation::ReadRequest, Some(reth), Some(mtu)) => span_of_read(reth.length, mtu),
             _ => 1,
         }
     }
@@ -117,9 +115,7 @@ impl Requester {
         let is_read = read.opcode.info().is_some_and(|i| i.operation == Operation::ReadRequest);
         let Some(reth) = read.reth.filter(|_| is_read) else { return };
         let Ok(span) = u32::try_from(sequence - read.sequence) else { return };
-        let least = self.params.least_mtu;
-        let mut mtus = MTUS.into_iter().filter(|&mtu| mtu >= least);
-        if mtus.any(|mtu| responses_of(reth.length, mtu) == u64::from(span)) {
+        if mtu_with(reth.length, span.into(), self.params.least_mtu).is_some() {
             let is_answered = read.answered == read.end();
             (read.span, read.is_span_guessed) = (span, true);
             if is_answered {

@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::World;
 use super::msn::with_msn;
 use super::rules;
-use super::track::{Advance, Complaint, State, Track, differs, packet_pkey};
+use super::track::{Advance, Complaint, MtuBasis, State, Track, differs, packet_pkey};
 use crate::observe::sequence::{PSN_JUMP_MAX, psn_of};
 use crate::replay::Rule;
 use crate::replay::judge::Input;
@@ -76,8 +76,7 @@ impl Track {
         self.note_arrival(&captured, world);
         let judged = self.judge(&captured, world);
         if let Some(msn) = msn.filter(|_| !matches!(judged, Some(Verdict::Different(_)))) {
-            let top = self.top_msn.unwrap_or(msn);
-            self.top_msn = Some(if msn.since(top) > 0 { msn } else { top });
+            self.msns.note(msn);
         }
         if let Some(wrong) = self.check_headers(&captured) {
             self.open.retain(|open| open.frame != frame);
@@ -282,7 +281,7 @@ impl Track {
             Advance::Reached => Ok(()),
             Advance::Missing(missing) => Err(self.judge_unsent(missing, target, it, world)),
             Advance::Refused(reply, frame) => {
-                let expected = reply.packet(it.dest(), self.pkey, self.msn_offset, &[]);
+                let expected = reply.packet(it.dest(), self.pkey, self.msns.offset, &[]);
                 let found = "a request was accepted that must be refused".to_owned();
                 let rule = &rules::INVALID_ACCEPTED;
                 let verdict = it.differs(rule, found, Some(expected), &[frame]);
@@ -307,7 +306,7 @@ impl Track {
         self.credits = credits.count().map(i64::from);
         if let Some(at) = self.asked.iter().rposition(|asked| asked.covers(it.seq)) {
             let asked = self.asked.get_mut(at)?;
-            if it.seq > asked.request.seq && self.is_mtu_guessed {
+            if it.seq > asked.request.seq && self.mtu_basis != MtuBasis::Shown {
                 // The READ may have fewer responses, and the capture may miss what is behind it.
                 return undecided(Undecided::MissingPackets);
             }
@@ -326,8 +325,8 @@ impl Track {
             }
         }
         if let Some(msn) = it.msn
-            && !self.adopts_msn
-            && msn != self.msn
+            && !self.msns.adopts
+            && msn != self.msns.current
         {
             // Duplicates are acknowledged with the present MSN, and the first acknowledgement may
             // have been lost.
@@ -354,12 +353,12 @@ impl Track {
             return undecided(Undecided::BeforeCapture);
         }
         let Some(msn) = it.msn else { return AGREED };
-        let then = self.msn_at(it.seq);
-        let is_between = |then: Msn| msn.since(then) >= 0 && msn.since(self.msn) <= 0;
+        let then = self.msns.at(it.seq);
+        let is_between = |then: Msn| msn.since(then) >= 0 && msn.since(self.msns.current) <= 0;
         if then.is_none_or(is_between) || self.may_count(msn) {
             return AGREED;
         }
-        let expected = then.unwrap_or(self.msn);
+        let expected = then.unwrap_or(self.msns.current);
         if self.may_answer_unseen(msn) {
             return undecided(Undecided::Network);
         }

@@ -48,7 +48,7 @@ impl Track {
             asked.passed = None;
         }
         let (repeats, expected) = (asked.repeats, asked.msn);
-        if self.adopts_msn && it.msn.is_some() {
+        if self.msns.adopts && it.msn.is_some() {
             if let Some(verdict) = self.check_msn(it, &[frame]) {
                 return Some(verdict);
             }

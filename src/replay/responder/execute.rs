@@ -48,15 +48,9 @@ impl Track {
         let Some((_, msn)) = reply.aeth.filter(|_| reply.is_positive()) else {
             return Some(Advance::Refused(reply, request.frame));
         };
-        let msn = msn.plus(self.msn_offset);
-        if msn != self.msn {
-            let most = if world.is_crowded() { CROWDED_ITEMS_MAX } else { MSN_HISTORY_MAX };
-            while self.history.len() >= most {
-                self.history.pop_front();
-            }
-            self.history.push_back((request.seq, msn.get()));
-        }
-        (self.msn, self.epsn) = (msn, request.end());
+        let most = if world.is_crowded() { CROWDED_ITEMS_MAX } else { MSN_HISTORY_MAX };
+        self.msns.execute(request.seq, msn, most);
+        self.epsn = request.end();
         self.is_message_open = !request.info.position.ends();
         self.is_last_repeated = request.transmissions > 1;
         (self.reported, self.rnrs) = (None, 0);
@@ -95,7 +89,7 @@ impl Track {
             let (repeats, repeat_frame) = (request.transmissions - 1, request.last_frame);
             self.asked.push_back(Asked {
                 request,
-                msn: self.msn,
+                msn: self.msns.current,
                 next,
                 original: None,
                 expected,

@@ -18,7 +18,7 @@ impl Track {
             return undecided(Undecided::BeforeCapture);
         }
         // One that was sent before has the MSN from before.
-        let then = self.msn_at(it.seq - 1);
+        let then = self.msns.at(it.seq - 1);
         let may_be_late = self.arrivals.is_none() && then.is_none_or(|then| it.msn == Some(then));
         if it.input.note.duplicate || may_be_late || world.survey.network.is_reordering() {
             return undecided(Undecided::Network);
@@ -179,7 +179,8 @@ impl Track {
             // executed.
             return verdict.or(AGREED);
         }
-        if is_read && it.msn.is_some_and(|msn| self.counts_missing(msn) && msn != self.msn) {
+        if is_read && it.msn.is_some_and(|msn| self.counts_missing(msn) && msn != self.msns.current)
+        {
             // So may it, if some of the later requests were not captured.
             return verdict.or_else(|| undecided(Undecided::MissingPackets));
         }
@@ -291,7 +292,7 @@ impl Track {
             world.complaint = is_refusal.then_some(complaint);
             return None;
         }
-        let packet = reply.packet(it.dest(), self.pkey, self.msn_offset, &[]);
+        let packet = reply.packet(it.dest(), self.pkey, self.msns.offset, &[]);
         let found = format!("syndrome {:#04x}, expected {:#04x}", captured.0, expected.0);
         Some(it.differs(&rules::NAK_CODE, found, Some(packet), &[request.frame]))
     }

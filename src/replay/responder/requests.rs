@@ -2,12 +2,12 @@
 
 use super::World;
 use super::pending::{Added, Dropped, Pending};
-use super::track::{State, Track, packet_pkey};
-use crate::observe::mtu::responses_of;
+use super::track::{MtuBasis, State, Track, packet_pkey};
+use crate::observe::mtu::span_of_read;
 use crate::replay::judge::{Input, Sink};
 use crate::replay::limits::{CROWDED_ITEMS_MAX, DUPLICATES_MAX, PENDING_PACKETS_MAX};
 use crate::replay::verdict::Undecided;
-use crate::wire::{OpcodeInfo, Operation, Psn};
+use crate::wire::{OpcodeInfo, Operation};
 
 impl Track {
     /// Takes a request.
@@ -98,7 +98,7 @@ impl Track {
 
     /// Whether it is not known how many sequence numbers a READ takes.
     fn is_unsized(&self, input: &Input<'_>, info: &OpcodeInfo) -> bool {
-        !self.is_mtu_known
+        self.mtu_basis == MtuBasis::Unknown
             && info.operation == Operation::ReadRequest
             && input.facts.reth.is_some_and(|reth| reth.length > self.least_mtu)
     }
@@ -110,7 +110,7 @@ impl Track {
         }
         match input.facts.reth {
             Some(reth) if info.operation == Operation::ReadRequest => {
-                responses_of(reth.length, self.mtu_bytes()).min(u64::from(Psn::HALF))
+                span_of_read(reth.length, self.mtu_bytes()).into()
             }
             _ => 1,
         }

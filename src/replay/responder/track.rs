@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::World;
 use super::arrivals::Arrivals;
+use super::msn::Msns;
 use super::pending::{Pending, PendingQueue};
 use super::reply::Reply;
 use super::target::Target;
@@ -38,6 +39,18 @@ impl Default for State {
     fn default() -> Self {
         Self::Unknown(Undecided::BeforeCapture)
     }
+}
+
+/// Evidence of the path MTU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum MtuBasis {
+    /// None: it is not known.
+    #[default]
+    Unknown,
+    /// The PSNs behind READs: packets that the capture misses make it wrong.
+    Guessed,
+    /// The set-up, or packets that fill it.
+    Shown,
 }
 
 /// A READ or ATOMIC that was executed, or whatever else is answered by more than an
@@ -130,9 +143,7 @@ pub(super) struct Track {
     pub(super) host: HostId,
     pub(super) last_used: u64,
     pub(super) mtu: Mtu,
-    pub(super) is_mtu_known: bool,
-    /// Whether it is a guess, which packets that the capture misses make wrong.
-    pub(super) is_mtu_guessed: bool,
+    pub(super) mtu_basis: MtuBasis,
     /// The longest payload that was captured: a READ of no more has one response.
     pub(super) least_mtu: u32,
     pub(super) pkey: Option<PKey>,
@@ -144,16 +155,7 @@ pub(super) struct Track {
     /// All before this was executed, from `since` on.
     pub(super) epsn: u64,
     pub(super) since: u64,
-    /// The highest MSN that was captured.
-    pub(super) top_msn: Option<Msn>,
-    /// Difference of captured MSNs and those of the engine.
-    pub(super) msn_offset: u32,
-    /// Whether that is not known.
-    pub(super) adopts_msn: bool,
-    /// Requests that the MSN that was adopted may count beyond the one that it answered.
-    pub(super) msn_slack: i32,
-    /// The MSN of the last request that was executed, as captured ones count.
-    pub(super) msn: Msn,
+    pub(super) msns: Msns,
     /// Whether the next request may be in the middle of a message whose beginning was not captured.
     pub(super) in_message: bool,
     /// Whether the last request that was executed does not end its message.
@@ -181,8 +183,6 @@ pub(super) struct Track {
     pub(super) last_write: u64,
     /// Requests that came once more after they had been answered.
     pub(super) duplicates: VecDeque<Pending>,
-    /// Last sequence number of messages, and their MSN.
-    pub(super) history: VecDeque<(u64, u32)>,
     /// The gap that was reported: its sequence number and the frame of the NAK.
     pub(super) reported: Option<(u64, u64)>,
     /// RNR NAKs of the expected request.
@@ -218,7 +218,11 @@ impl Track {
     ) -> Self {
         let connection = survey.connection(flow);
         let mtu = connection.and_then(Surveyed::path_mtu);
-        let (is_mtu_known, mtu) = (mtu.is_some(), mtu.unwrap_or(Mtu::M4096));
+        let mtu_basis = match mtu {
+            None => MtuBasis::Unknown,
+            Some(_) if connection.is_some_and(Surveyed::is_mtu_guessed) => MtuBasis::Guessed,
+            Some(_) => MtuBasis::Shown,
+        };
         let is_at =
             |end: End| connection.is_some_and(|it| survey.point == Some(it.ends[end].address));
         let is_here = is_at(end);
@@ -230,9 +234,8 @@ impl Track {
             flow,
             end,
             host,
-            mtu,
-            is_mtu_known,
-            is_mtu_guessed: connection.is_some_and(Surveyed::is_mtu_guessed),
+            mtu: mtu.unwrap_or(Mtu::M4096),
+            mtu_basis,
             least_mtu: connection.map_or(0, Surveyed::least_mtu),
             first_psn,
             is_complete,
@@ -249,7 +252,7 @@ impl Track {
 
     /// Begins with the state that the set-up of the connection gives.
     pub(super) fn establish(&mut self, setup: &Established) {
-        (self.mtu, self.is_mtu_known, self.is_mtu_guessed) = (setup.mtu, true, false);
+        (self.mtu, self.mtu_basis) = (setup.mtu, MtuBasis::Shown);
         (self.pkey, self.first_psn) = (Some(setup.pkey), Some(setup.first_psn));
         let first = sequence::first(setup.first_psn);
         (self.first, self.top) = (Some(first), Some(first));
@@ -296,8 +299,8 @@ impl Track {
         self.first = None;
         self.asked.clear();
         self.duplicates.clear();
-        self.history.clear();
-        (self.reported, self.credits, self.top_msn) = (None, None, None);
+        self.msns.forget();
+        (self.reported, self.credits) = (None, None);
     }
 
     /// The capture, or the time of this responder, is over.
@@ -356,14 +359,11 @@ impl Track {
             target.forget();
         }
         (self.epsn, self.since, self.state) = (seq, seq, State::Known);
-        (self.msn_offset, self.msn) = (0, Msn::new(0));
-        self.adopts_msn = self.first_psn != Some(psn);
-        self.msn_slack = 0;
+        self.msns.restart(self.first_psn != Some(psn));
         (self.reported, self.rnrs) = (None, 0);
         (self.in_message, self.is_message_open) = (true, false);
         self.asked.clear();
         self.duplicates.clear();
-        self.history.clear();
         self.credits = None;
     }
 
@@ -381,7 +381,7 @@ impl Track {
         let target = self.target.as_mut()?;
         if target.is_fresh() {
             // The engine counts from 0.
-            self.msn_offset = self.msn.get();
+            self.msns.offset = self.msns.current.get();
         }
         executor.execute(target, &request.request(), receive)
     }
@@ -405,7 +405,7 @@ impl Track {
     /// Returns the number of requests, answers and messages that it remembers.
     pub(super) fn items(&self) -> usize {
         let answers = self.asked.len() + self.open.len();
-        self.pending.len() + answers + self.duplicates.len() + self.history.len() / 8
+        self.pending.len() + answers + self.duplicates.len() + self.msns.remembered() / 8
     }
 
     /// Adopts the state that an answer implies: all before `seq` was executed, with this MSN.
@@ -417,9 +417,9 @@ impl Track {
             }
         }
         self.start_at(seq);
-        self.adopts_msn = msn.is_none();
+        self.msns.adopts = msn.is_none();
         if let Some(msn) = msn {
-            (self.msn_offset, self.msn) = (msn.get(), msn);
+            (self.msns.offset, self.msns.current) = (msn.get(), msn);
         }
     }
 }

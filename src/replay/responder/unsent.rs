@@ -88,8 +88,8 @@ impl Track {
         }
         let msn = it.msn;
         // An MSN that counts what was not captured says that it was sent.
-        let is_beyond = |msn: Msn| msn.since(self.msn) > 0 && !self.counts_ahead(msn);
-        let is_counted = !self.adopts_msn && msn.is_some_and(is_beyond);
+        let is_beyond = |msn: Msn| msn.since(self.msns.current) > 0 && !self.counts_ahead(msn);
+        let is_counted = !self.msns.adopts && msn.is_some_and(is_beyond);
         let needs = (!it.is_nak()).then_some(it.info.operation);
         let captured = Some(it.packet.to_vec());
         let (expected, frames) = (None, Vec::new());
@@ -107,7 +107,7 @@ impl Track {
         let msn = it.msn?;
         if self.is_message_open
             || self.in_message
-            || self.adopts_msn
+            || self.msns.adopts
             || !behind.info.position.begins()
             || behind.seq > target
         {
@@ -115,12 +115,12 @@ impl Track {
         }
         let executed = self.pending.iter().take_while(|request| request.seq < target);
         let least = 1 + executed.filter(|request| request.info.position.ends()).count();
-        let counted = msn.since(self.msn);
+        let counted = msn.since(self.msns.current);
         if i64::from(counted) >= i64::try_from(least).unwrap_or(i64::MAX) {
             return None;
         }
         let psn = psn_of(missing);
-        Some(format!("MSN {msn}, after {}, does not count PSN {psn}", self.msn))
+        Some(format!("MSN {msn}, after {}, does not count PSN {psn}", self.msns.current))
     }
 
     /// Packets that waited for what the requester sends next: it sends `seq` for the first time.

@@ -278,6 +278,7 @@ impl<'a> Frame<'a> {
     }
 
     /// Whether the capture cut the frame short.
+    #[inline]
     pub fn is_cut(&self) -> bool {
         self.bytes.len() < self.wire_len
     }

@@ -29,6 +29,7 @@ pub(super) fn judge_all(
 ) -> Result<Arc<Survey>> {
     let Session { mut router, judges, verdicts } = session;
     let bar = Progress::new(inputs.size(), false);
+    let knows_damaged = verdicts.survey().knows_damaged();
     let survey = thread::scope(|scope| {
         let mut bench = Bench::new(scope, judges, threads, verdicts);
         let work = |part: &mut Part<PacketBatch>| {
@@ -36,7 +37,13 @@ pub(super) fn judge_all(
             made.clear();
             for record in batch.records() {
                 let file = u16::try_from(record.file).unwrap_or(u16::MAX);
-                decoder.decode_with(&record, |context| made.push(context, file));
+                decoder.decode_with(&record, |context| {
+                    if knows_damaged {
+                        made.push_unverified(context, file);
+                    } else {
+                        made.push(context, file);
+                    }
+                });
             }
         };
         let take = |part: &mut Part<PacketBatch>| {
@@ -61,6 +68,8 @@ struct Bench {
     inflight: VecDeque<Arc<PacketBatch>>,
     /// Batches to use again.
     spare: Vec<PacketBatch>,
+    /// Verdicts that are collected and not said yet.
+    steps: Steps,
 }
 
 /// Judges, and how they are reached.
@@ -83,15 +92,14 @@ impl Bench {
             Some(all) if parts.is_empty() => vec![Hired::Here(Box::new(all))],
             last => parts.into_iter().chain(last).map(|part| hire(scope, part)).collect(),
         };
-        Self { verdicts, judges, inflight: VecDeque::new(), spare: Vec::new() }
+        Self { verdicts, judges, inflight: VecDeque::new(), spare: Vec::new(), steps: Vec::new() }
     }
 
     /// Has the packets of a batch judged, which was routed, and leaves an empty one in its place.
     fn judge(&mut self, batch: &mut PacketBatch, seen: &mut Seen) -> Result<()> {
         if let [Hired::Here(judges)] = self.judges.as_mut_slice() {
-            let mut steps = Vec::new();
-            judges.judge(batch, &mut steps);
-            return self.tell(steps, seen);
+            judges.judge(batch, &mut self.steps);
+            return self.tell(seen);
         }
         let batch = Arc::new(mem::replace(batch, self.spare.pop().unwrap_or_default()));
         for judges in &self.judges {
@@ -109,29 +117,28 @@ impl Bench {
 
     /// Says the verdicts on the oldest batch.
     fn collect(&mut self, seen: &mut Seen) -> Result<()> {
-        let steps = self.receive();
+        self.receive();
         if let Some(batch) = self.inflight.pop_front().and_then(|batch| Arc::try_unwrap(batch).ok())
         {
             self.spare.push(batch);
         }
-        self.tell(steps, seen)
+        self.tell(seen)
     }
 
-    /// The next verdicts of all threads.
-    fn receive(&self) -> Steps {
-        let mut all = Vec::new();
+    /// Receives the next verdicts of all threads.
+    fn receive(&mut self) {
         for judges in &self.judges {
             if let Hired::There(_, verdicts) = judges
                 && let Ok(mut steps) = verdicts.recv()
             {
-                all.append(&mut steps);
+                self.steps.append(&mut steps);
             }
         }
-        all
     }
 
-    fn tell(&mut self, mut steps: Steps, seen: &mut Seen) -> Result<()> {
-        self.verdicts.tell(&mut steps, seen);
+    /// Says the verdicts that were collected.
+    fn tell(&mut self, seen: &mut Seen) -> Result<()> {
+        self.verdicts.tell(&mut self.steps, seen);
         seen.print(self.verdicts.survey())
     }
 
@@ -143,15 +150,14 @@ impl Bench {
         while !self.inflight.is_empty() {
             self.collect(seen)?;
         }
-        let mut steps = Vec::new();
         for judges in &mut self.judges {
             match judges {
-                Hired::Here(judges) => judges.finish(&mut steps),
+                Hired::Here(judges) => judges.finish(&mut self.steps),
                 Hired::There(batches, _) => drop(batches.take()),
             }
         }
-        steps.append(&mut self.receive());
-        self.tell(steps, seen)?;
+        self.receive();
+        self.tell(seen)?;
         Ok(survey)
     }
 }
