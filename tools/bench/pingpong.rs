@@ -163,6 +163,6 @@ fn main() {
         before = now;
     }
     times.sort_unstable();
-    let us = |percent| times[times.len() * percent / 100].as_nanos() as f64 / 1000.0;
+    let us = |percent: usize| times[times.len() * percent / 100].as_nanos() as f64 / 1000.0;
     println!("{:.2} {:.2}", us(50), us(99));
 }

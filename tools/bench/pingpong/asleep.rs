@@ -8,9 +8,7 @@ use roce::device::{AnyQp, Context, Cq, Mr, Pd};
 use roce::link::udp::{Options, open};
 use roce::memory::Buffer;
 use roce::nic::SoftNic;
-use roce::verbs::{
-    Access, Connect, Data, Endpoint, QpType, RecvWr, SendOp, SendWr, Sge, Wc, WrId,
-};
+use roce::verbs::{Access, Connect, Data, Endpoint, QpType, RecvWr, SendOp, SendWr, Sge, Wc, WrId};
 use roce::wire::{Gid, Psn, Qpn};
 
 use super::{PORT, SIZE, Wire};

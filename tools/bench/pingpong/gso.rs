@@ -67,21 +67,21 @@ pub(super) fn serve(at: &str) {
 pub(super) fn send(to: &str, time: Duration) {
     let socket = socket(("0.0.0.0", 0), libc::UDP_SEGMENT, PACKET);
     let bytes = vec![0x5a; TRAIN * PACKET];
-    let (mut sent, mut received, mut lost) = (0, 0, 0);
+    let (mut sent, mut received, mut lost) = (0_usize, 0, 0);
     let (start, mut heard) = (Instant::now(), Instant::now());
     let mut number = [0; 8];
     while start.elapsed() < time {
         while socket.recv(&mut number).is_ok() {
             (received, heard) = (u64::from_ne_bytes(number) as usize, Instant::now());
         }
-        if (sent - received - lost) * PAYLOAD < WINDOW {
+        if sent.saturating_sub(received + lost) * PAYLOAD < WINDOW {
             match socket.send_to(&bytes, (to, PORT)) {
                 Ok(_) => sent += TRAIN,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => panic!("{error}"),
             }
         } else if heard.elapsed() > LOST {
-            (lost, heard) = (sent - received, Instant::now());
+            (lost, heard) = (sent.saturating_sub(received), Instant::now());
         }
     }
     let bits = (received * PAYLOAD * 8) as f64;
