@@ -426,7 +426,7 @@ impl Engine {
     /// Whether there are completions in any queue.
     #[inline]
     #[must_use]
-    pub fn has_completions(&self) -> bool {
+    pub(crate) fn has_completions(&self) -> bool {
         self.env.completions > 0
     }
 

@@ -212,8 +212,8 @@ impl Neighbors {
             return None;
         };
         if !*is_adopted {
-            // Until the batch ends, even if it is adopted meanwhile: what goes through the kernel is
-            // sent after what goes through rings, and would be overtaken.
+            // Until the batch ends, even if it is adopted meanwhile: packets through the kernel are
+            // sent after those through rings, and would be overtaken.
             if self.unadopted.last() != Some(&place) {
                 self.unadopted.push(place);
             }
