@@ -39,6 +39,8 @@ pub(super) struct Env {
     pub(super) config: Config,
     pub(super) keys: Keys,
     pub(super) cqs: Table<Cq>,
+    /// Number of completions in all completion queues.
+    pub(super) completions: usize,
     pub(super) srqs: Table<Srq>,
     pub(super) ahs: Table<(PdHandle, AhAttr)>,
     pub(super) timers: Timers,
@@ -84,6 +86,7 @@ impl Env {
             device,
             keys: Keys::new(limits.keys, device, random),
             cqs: Table::new(limits.cqs, device),
+            completions: 0,
             srqs: Table::numbered(limits.srqs, device, random),
             ahs: Table::new(limits.ahs, device),
             timers: Timers::default(),
@@ -157,8 +160,12 @@ impl Env {
         let now = self.now;
         let Some(queue) = self.cqs.get_mut(cq.0) else { return false };
         match queue.push(wc, slot, solicited, now) {
-            Delivered::Quietly => true,
+            Delivered::Quietly => {
+                self.completions += 1;
+                true
+            }
             Delivered::WithEvent => {
+                self.completions += 1;
                 self.events.push_back(Event::Completion(cq));
                 true
             }

@@ -332,7 +332,12 @@ impl Engine {
         let (paced, gap) = (self.env.pacing.next(), self.env.gap_checks.next());
         // One that is due is woken when those that are active transmit.
         let paced = paced.filter(|due| *due > self.env.now || self.env.active.is_empty());
-        timer.into_iter().chain(ack).chain(paced).chain(gap).min()
+        // Asked after every call of the engine: the minimum over an iterator takes twice as long.
+        let earlier = |a: Option<Instant>, b: Option<Instant>| match (a, b) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (only, None) | (None, only) => only,
+        };
+        earlier(earlier(timer, ack), earlier(paced, gap))
     }
 
     /// Whether [`poll_transmit`](Self::poll_transmit) may have something.
@@ -413,7 +418,16 @@ impl Engine {
     pub fn poll_cq(&mut self, cq: CqHandle, out: &mut [Wc]) -> usize {
         let Self { qps, env, .. } = self;
         let Some(cq) = env.cqs.get_mut(cq.0) else { return 0 };
-        cq.poll(out, |slot| release_slot(qps, slot))
+        let count = cq.poll(out, |slot| release_slot(qps, slot));
+        env.completions -= count;
+        count
+    }
+
+    /// Whether there are completions in any queue.
+    #[inline]
+    #[must_use]
+    pub(crate) fn has_completions(&self) -> bool {
+        self.env.completions > 0
     }
 
     /// Records a time stamp with each completion of a queue from now on.
@@ -431,6 +445,7 @@ impl Engine {
     /// [recorded](Self::enable_timestamps).
     pub fn poll_cq_timed(&mut self, cq: CqHandle) -> Option<(Wc, Option<Instant>)> {
         let (wc, slot, time) = self.env.cqs.get_mut(cq.0)?.poll_timed()?;
+        self.env.completions -= 1;
         if let Some(slot) = slot {
             release_slot(&mut self.qps, slot);
         }

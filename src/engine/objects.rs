@@ -141,6 +141,7 @@ impl Engine {
             return Err(DestroyError::Busy);
         }
         self.env.promised.give_back(OBJECT_BYTES + known.bytes_for(known.capacity));
+        self.env.completions -= known.len();
         self.env.cqs.remove(cq.0);
         Ok(())
     }

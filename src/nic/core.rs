@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::panicking;
 
 use super::event_queue::EventQueue;
+use super::failure::FailGuard;
 use super::gsi::GsiEvents;
 use crate::engine::{AsyncEvent, CqHandle, Engine, Event};
 use crate::time::Instant;
@@ -24,6 +28,89 @@ pub(super) struct Core {
     pub(super) sink: Option<Box<dyn Fn(Event) + Send>>,
     /// Failure of the NIC, once it has failed.
     pub(super) broken: Option<(io::ErrorKind, String)>,
+    /// Read without the lock.
+    pub(super) hints: Arc<Hints>,
+}
+
+/// State of the core as it was when the lock was released last, for threads that do not take it: a
+/// poll that finds nothing needs no lock of the core.
+///
+/// A thread that sees an event sees the hints from before it was delivered, and a thread sees those
+/// of its own calls. What another thread changes meanwhile is for its next poll.
+#[derive(Debug)]
+pub(super) struct Hints {
+    /// Whether there are completions in any queue.
+    has_completions: AtomicBool,
+    has_tx: AtomicBool,
+    /// Next deadline of the engine, in nanoseconds; the largest number if there is none.
+    deadline: AtomicU64,
+}
+
+impl Hints {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            has_completions: AtomicBool::new(false),
+            has_tx: AtomicBool::new(false),
+            deadline: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    #[inline]
+    pub(super) fn has_completions(&self) -> bool {
+        self.has_completions.load(Ordering::Relaxed)
+    }
+
+    /// Returns the next deadline of the engine.
+    #[inline]
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let deadline = self.deadline.load(Ordering::Relaxed);
+        (deadline != u64::MAX).then_some(Instant::from_nanos(deadline))
+    }
+
+    /// Returns what there is to do at `now`.
+    #[inline]
+    pub(super) fn work(&self, now: Instant) -> Work {
+        let deadline = self.deadline();
+        let is_due = deadline.is_some_and(|deadline| deadline <= now);
+        Work { is_due, has_tx: self.has_tx.load(Ordering::Relaxed), deadline }
+    }
+
+    #[inline]
+    fn update(&self, engine: &Engine) {
+        let deadline = engine.poll_timeout().map_or(u64::MAX, Instant::as_nanos);
+        self.deadline.store(deadline, Ordering::Relaxed);
+        self.has_tx.store(engine.has_transmit(), Ordering::Relaxed);
+        self.has_completions.store(engine.has_completions(), Ordering::Relaxed);
+    }
+}
+
+/// The core, locked. Its hints are updated when it is released.
+pub(super) struct CoreGuard<'a>(pub(super) FailGuard<'a, Core>);
+
+impl Drop for CoreGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // A half-changed engine is not asked.
+        if !panicking() {
+            self.0.hints.update(&self.0.engine);
+        }
+    }
+}
+
+impl Deref for CoreGuard<'_> {
+    type Target = Core;
+
+    #[inline]
+    fn deref(&self) -> &Core {
+        &self.0
+    }
+}
+
+impl DerefMut for CoreGuard<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Core {
+        &mut self.0
+    }
 }
 
 /// Pending work.
@@ -42,18 +129,26 @@ impl Work {
     pub(super) const ALL: Self = Self { is_due: true, has_tx: true, deadline: None };
 
     /// Adds the work of another deadline.
+    #[inline]
     pub(super) fn or_at(self, deadline: Option<Instant>) -> Self {
-        let deadline = [self.deadline, deadline].into_iter().flatten().min();
-        Self { deadline, ..self }
+        Self { deadline: earlier(self.deadline, deadline), ..self }
+    }
+}
+
+/// Returns the earlier of two deadlines, if there is one.
+#[inline]
+pub(super) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (only, None) | (None, only) => only,
     }
 }
 
 impl Core {
-    /// Returns what there is to do at `now`.
-    pub(super) fn work(&self, now: Instant) -> Work {
-        let deadline = self.engine.poll_timeout();
-        let is_due = deadline.is_some_and(|deadline| deadline <= now);
-        Work { is_due, has_tx: self.engine.has_transmit(), deadline }
+    /// Whether a timer has expired at `now`.
+    #[inline]
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.engine.poll_timeout().is_some_and(|deadline| deadline <= now)
     }
 
     /// Whether there are raw frames to send.
@@ -63,9 +158,20 @@ impl Core {
     }
 
     /// Delivers the engine's events.
+    #[inline]
     pub(super) fn deliver(&mut self) {
-        while let Some(event) = self.engine.poll_event() {
+        if let Some(event) = self.engine.poll_event() {
+            self.deliver_all(event);
+        }
+    }
+
+    #[cold]
+    fn deliver_all(&mut self, first: Event) {
+        self.hints.update(&self.engine);
+        let mut next = Some(first);
+        while let Some(event) = next {
             self.deliver_event(event);
+            next = self.engine.poll_event();
         }
     }
 

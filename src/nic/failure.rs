@@ -14,11 +14,13 @@ use crate::verbs::{CreateError, DestroyError, Errno, KeyError, ModifyError, Post
 
 impl Signals {
     /// Locks a mutex, waiting for it.
+    #[inline]
     pub(super) fn lock<'a, T>(&'a self, mutex: &'a Mutex<T>) -> FailGuard<'a, T> {
         self.guard(mutex.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Locks a mutex if it is free.
+    #[inline]
     pub(super) fn try_lock<'a, T>(&'a self, mutex: &'a Mutex<T>) -> Option<FailGuard<'a, T>> {
         match mutex.try_lock() {
             Ok(guard) => Some(self.guard(guard)),
@@ -27,6 +29,7 @@ impl Signals {
         }
     }
 
+    #[inline]
     fn guard<'a, T>(&'a self, guard: MutexGuard<'a, T>) -> FailGuard<'a, T> {
         FailGuard { guard, signals: self, was_panicking: panicking() }
     }
@@ -43,6 +46,7 @@ pub(super) struct FailGuard<'a, T> {
 }
 
 impl<T> Drop for FailGuard<'_, T> {
+    #[inline]
     fn drop(&mut self) {
         if panicking() && !self.was_panicking {
             self.signals.fail();
@@ -53,12 +57,14 @@ impl<T> Drop for FailGuard<'_, T> {
 impl<T> Deref for FailGuard<'_, T> {
     type Target = T;
 
+    #[inline]
     fn deref(&self) -> &T {
         &self.guard
     }
 }
 
 impl<T> DerefMut for FailGuard<'_, T> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut T {
         &mut self.guard
     }

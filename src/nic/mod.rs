@@ -79,7 +79,7 @@ pub use gsi::{Gsi, GsiDatagram, GsiSendError};
 pub use poster::Poster;
 pub use spin::SpinPolicy;
 
-use self::core::Core;
+use self::core::{Core, Hints};
 use self::failure::Refusal;
 use crate::engine::{Config, Counters, Engine, Event, Seed};
 use crate::link::{AddressFds, Link, Port, Thread};
@@ -161,6 +161,7 @@ impl SoftNic {
             gsi: None,
             sink: None,
             broken: None,
+            hints: Hints::new(),
         };
         // Without a monitor the NIC works, and raises no events of its port.
         let port_watch = monitor.and_then(|monitor| PortWatch::new(monitor).ok());
@@ -333,19 +334,19 @@ impl SoftNic {
     }
 
     fn post_to<T: Refusal>(&self, command: impl FnOnce(&mut Core) -> T) -> T {
-        let (done, work, is_urgent) = {
+        let (done, has_tx, is_urgent) = {
             let mut core = self.shared.core();
             if self.has_failed() {
                 return T::refused();
             }
             let done = command(&mut core);
             core.deliver();
-            (done, core.work(Instant::ZERO), core.engine.has_urgent_transmit())
+            (done, core.engine.has_transmit(), core.engine.has_urgent_transmit())
         };
-        if work.has_tx {
+        if has_tx {
             self.shared.posted(is_urgent);
         } else {
-            self.shared.signals.wake_before(work.deadline);
+            self.shared.signals.wake_before(self.shared.hints.deadline());
         }
         done
     }

@@ -27,7 +27,7 @@ impl Shared {
     ///
     /// If there are some, TX is deferred to the next poll: responses go out together with the
     /// requests that the program posts in its turn. Those to a stream go out at once. A poll that
-    /// finds nothing takes each lock at most once.
+    /// finds nothing takes the lock of the receiving half alone.
     pub(super) fn poll(&self, mut take: impl FnMut(&mut Core) -> usize) -> usize {
         let word = self.signals.load();
         if word.has_failed() {
@@ -44,10 +44,8 @@ impl Shared {
         if deferred == DeferredTx::Requests && self.take_deferred() {
             self.transmit_urgent(now);
         }
-        let (mut count, mut work) = {
-            let mut core = self.core();
-            (take(&mut core), core.work(now))
-        };
+        let mut count = if self.hints.has_completions() { take(&mut self.core()) } else { 0 };
+        let mut work = self.hints.work(now);
         if count == 0 {
             let rx = self.rx.try_lock_or_wait(now, || self.now());
             // A wait may have taken a time slice.
@@ -147,10 +145,12 @@ impl Shared {
             (Err(error), _) => self.fail(&mut core, &error),
             _ => {}
         }
-        if core.work(now).is_due {
+        if core.is_due(now) {
             core.engine.handle_timeout(now);
         }
         core.deliver();
-        Received { packets, count: take(&mut core), work: core.work(now).or_at(held_back) }
+        let count = take(&mut core);
+        drop(core);
+        Received { packets, count, work: self.hints.work(now).or_at(held_back) }
     }
 }

@@ -12,9 +12,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use super::core::Core;
+use super::core::{Core, CoreGuard, Hints};
 use super::driver::{PollCounter, Signals};
-use super::failure::FailGuard;
 use super::gsi::GsiUser;
 use super::port::PortWatch;
 use super::status::StatusSocket;
@@ -29,6 +28,7 @@ pub(super) type RxGuard<'a> = TimedGuard<'a, Box<dyn Receiver>>;
 /// State that all threads of a NIC share.
 pub(super) struct Shared {
     core: Mutex<Core>,
+    pub(super) hints: Arc<Hints>,
     pub(super) tx: TimedMutex<Tx>,
     pub(super) rx: TimedMutex<Box<dyn Receiver>>,
     /// A copy of the receiving half's descriptor, to wait for it without its lock.
@@ -77,6 +77,7 @@ impl Shared {
         let has_qpn_filter = receiver.has_qpn_filter();
         let signals = Arc::new(Signals::new()?);
         Ok(Arc::new(Self {
+            hints: Arc::clone(&core.hints),
             core: Mutex::new(core),
             tx: TimedMutex::new(tx, &signals),
             rx: TimedMutex::new(receiver, &signals),
@@ -96,12 +97,14 @@ impl Shared {
     }
 
     /// Returns the time since the NIC was started.
+    #[inline]
     pub(super) fn now(&self) -> Instant {
         Instant::from_nanos(monotonic() - self.started)
     }
 
-    pub(super) fn core(&self) -> FailGuard<'_, Core> {
-        self.signals.lock(&self.core)
+    #[inline]
+    pub(super) fn core(&self) -> CoreGuard<'_> {
+        CoreGuard(self.signals.lock(&self.core))
     }
 
     /// Locks the receiving half. A thread that needs the core too locks it afterwards.

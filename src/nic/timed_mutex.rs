@@ -46,6 +46,7 @@ impl<T> TimedMutex<T> {
     }
 
     /// Takes the lock if it is free.
+    #[inline]
     pub(super) fn try_lock(&self, now: Instant) -> Option<TimedGuard<'_, T>> {
         self.signals.try_lock(&self.mutex).map(|guard| self.hold(now, guard))
     }
@@ -65,6 +66,7 @@ impl<T> TimedMutex<T> {
         now.saturating_since(since) > HOLD_MAX
     }
 
+    #[inline]
     fn hold<'a>(&'a self, now: Instant, guard: FailGuard<'a, T>) -> TimedGuard<'a, T> {
         self.since.store(now.as_nanos(), Ordering::Relaxed);
         TimedGuard { guard, since: &self.since }
@@ -81,12 +83,14 @@ pub(super) struct TimedGuard<'a, T> {
 impl<T> TimedGuard<'_, T> {
     /// Returns the time at which the lock was taken. After a wait it is later than the time before
     /// the attempt.
+    #[inline]
     pub(super) fn since(&self) -> Instant {
         Instant::from_nanos(self.since.load(Ordering::Relaxed))
     }
 }
 
 impl<T> Drop for TimedGuard<'_, T> {
+    #[inline]
     fn drop(&mut self) {
         self.since.store(FREE, Ordering::Relaxed);
     }
@@ -95,12 +99,14 @@ impl<T> Drop for TimedGuard<'_, T> {
 impl<T> Deref for TimedGuard<'_, T> {
     type Target = T;
 
+    #[inline]
     fn deref(&self) -> &T {
         &self.guard
     }
 }
 
 impl<T> DerefMut for TimedGuard<'_, T> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut T {
         &mut self.guard
     }

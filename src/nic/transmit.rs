@@ -6,6 +6,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
+use super::core::earlier;
 use super::shared::Shared;
 use super::timed_mutex::TimedGuard;
 use crate::link::Sender;
@@ -159,10 +160,10 @@ impl Shared {
                     *deadline = sender.poll_timeout();
                     self.publish_tx_deadline(*deadline);
                     let due = self.core().engine.poll_timeout();
-                    return [due, *deadline].into_iter().flatten().min();
+                    return earlier(due, *deadline);
                 }
             }
-            let (count, due, has_frames) = {
+            let (count, has_frames) = {
                 batch.set_takes_references(sender.takes_references());
                 batch.limit(BATCH_BYTES.min(room));
                 let mut core = self.core();
@@ -171,8 +172,9 @@ impl Shared {
                     Extent::Everything => core.engine.poll_transmit(now, batch),
                 };
                 core.deliver();
-                (count, core.engine.poll_timeout(), core.has_frames())
+                (count, core.has_frames())
             };
+            let due = self.hints.deadline();
             if let Some(frames) = tx.frames.as_ref().filter(|_| has_frames) {
                 self.send_frames(now, &**frames);
             }
@@ -190,7 +192,7 @@ impl Shared {
                 self.publish_tx_deadline(*deadline);
             }
             if is_last {
-                return [due, *deadline].into_iter().flatten().min();
+                return earlier(due, *deadline);
             }
         }
     }

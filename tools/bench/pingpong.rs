@@ -1,15 +1,17 @@
 //! The rivals of a ping-pong: 64 bytes there and back over a bare socket, both sides spinning, or
-//! both asleep until the other's message comes (`tcp-asleep`).
+//! both asleep until the other's message comes (`tcp-asleep`, and `nic-asleep`, which is no rival
+//! but two soft NICs); and of bulk, trains of UDP packets (`gso`).
 //!
 //! ```text
-//! cargo run --release --example bench-pingpong -- tcp|tcp-asleep|udp ADDRESS [SECONDS]      # the other side: serve-tcp|serve-tcp-asleep|serve-udp ADDRESS
+//! cargo run --release --example bench-pingpong -- KIND ADDRESS [SECONDS]         # the other side: serve-KIND ADDRESS
 //! cargo run --release --example bench-pingpong -- packet INTERFACE [SECONDS]     # the other side: serve-packet INTERFACE
 //! ```
 //!
-//! Prints the median round trip in microseconds. `tcp` has TCP_NODELAY; `udp` is an unconnected
-//! socket, as one that serves many peers has it; `packet` is a packet socket with a receive ring
-//! that is looked at without a system call, and sends past the queueing discipline, frames of a
-//! kind of its own that nothing else in the kernel looks at: the least that whole frames can take.
+//! Prints the median and the 99th percentile of round trips in microseconds; of `gso`, Gb/s of
+//! payload. `tcp` has TCP_NODELAY; `udp` is an unconnected socket, as one that serves many peers
+//! has it; `packet` is a packet socket with a receive ring that is looked at without a system call,
+//! and sends past the queueing discipline, frames of a kind of its own that nothing else in the
+//! kernel looks at: the least that whole frames can take.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -23,9 +25,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
+#[path = "pingpong/asleep.rs"]
+mod asleep;
+#[path = "pingpong/gso.rs"]
+mod gso;
 #[path = "pingpong/packet.rs"]
 mod packet;
 
+use asleep::SleepingNic;
 use packet::PacketSocket;
 
 const PORT: u16 = 4799;
@@ -105,8 +112,10 @@ fn open(kind: &str, at: &str) -> Box<dyn Wire> {
             let to = format!("{at}:{PORT}").parse().unwrap();
             Box::new(Udp(socket, Some(to)))
         }
+        "serve-nic-asleep" => Box::new(SleepingNic::serve(at)),
+        "nic-asleep" => Box::new(SleepingNic::reach(at)),
         "serve-packet" | "packet" => Box::new(PacketSocket::open(at).unwrap()),
-        other => panic!("{other} is none of tcp, tcp-asleep, udp, packet"),
+        other => panic!("{other} is none of tcp, tcp-asleep, udp, nic-asleep, packet, gso"),
     }
 }
 
@@ -130,6 +139,11 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [kind, at, rest @ ..] = &arguments[..] else { panic!("see tools/bench/pingpong.rs") };
     let seconds = rest.first().map_or(3, |seconds| seconds.parse().unwrap());
+    match kind.as_str() {
+        "serve-gso" => gso::serve(at),
+        "gso" => return gso::send(at, Duration::from_secs(seconds)),
+        _ => {}
+    }
     let mut wire = open(kind, at);
     let message = [7; SIZE];
     if kind.starts_with("serve-") {
@@ -149,5 +163,6 @@ fn main() {
         before = now;
     }
     times.sort_unstable();
-    println!("{:.2}", times[times.len() / 2].as_nanos() as f64 / 1000.0);
+    let us = |percent: usize| times[times.len() * percent / 100].as_nanos() as f64 / 1000.0;
+    println!("{:.2} {:.2}", us(50), us(99));
 }

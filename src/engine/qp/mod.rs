@@ -654,7 +654,9 @@ impl Qp {
         self.rx.release_begun(env);
         for cq in [self.attr.send_cq, self.attr.recv_cq] {
             if let Some(cq) = env.cqs.get_mut(cq.0) {
+                let before = cq.len();
                 cq.discard(self.attr.qpn);
+                env.completions -= before - cq.len();
             }
         }
         self.tx.reset(env);

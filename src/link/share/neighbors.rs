@@ -86,6 +86,8 @@ pub(crate) struct Neighbors {
     last: (Gid, usize),
     /// Rings with packets that are not published.
     unpublished: Vec<Place>,
+    /// Rings that this batch did not use because they were not adopted.
+    unadopted: Vec<Place>,
     /// Rings with packets that wait for room.
     backlogged: Vec<Backlogged>,
     /// The ring with the least room, and its room, of those that were used last.
@@ -158,6 +160,7 @@ impl Neighbors {
             by_gid: HashMap::from([(own, 0)]),
             last: (own, 0),
             unpublished: Vec::new(),
+            unadopted: Vec::new(),
             backlogged: Vec::new(),
             fullest: None,
             requests: Vec::new(),
@@ -209,10 +212,12 @@ impl Neighbors {
             return None;
         };
         if !*is_adopted {
-            *is_adopted = producer.is_adopted();
-            if !*is_adopted {
-                return None;
+            // Until the batch ends, even if it is adopted meanwhile: packets through the kernel are
+            // sent after those through rings, and would be overtaken.
+            if self.unadopted.last() != Some(&place) {
+                self.unadopted.push(place);
             }
+            return None;
         }
         let put = producer.put(head, packet);
         let has_backlog = producer.has_backlog();
@@ -235,9 +240,12 @@ impl Neighbors {
         put.ok()
     }
 
-    /// Publishes all packets that were put in.
+    /// Ends a batch: publishes all packets that were put in.
     #[inline]
     pub(crate) fn publish(&mut self, now: Instant) {
+        if !self.unadopted.is_empty() {
+            self.look_for_adopted();
+        }
         if self.unpublished.is_empty() {
             return self.look_at_fullest(now);
         }
@@ -252,6 +260,16 @@ impl Neighbors {
             }
         }
         self.fullest = fullest;
+    }
+
+    /// The next batch uses rings that were adopted.
+    #[cold]
+    fn look_for_adopted(&mut self) {
+        while let Some(place) = self.unadopted.pop() {
+            if let Some(Slot::Ring { producer, is_adopted, .. }) = self.slot_mut(place) {
+                *is_adopted = producer.is_adopted();
+            }
+        }
     }
 
     /// Updates the room of the fullest ring.
@@ -480,5 +498,42 @@ impl Neighbors {
 impl Drop for Neighbors {
     fn drop(&mut self) {
         let _ = self.events.remove(self.wake.as_fd());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ring::Consumer;
+    use super::*;
+    use crate::link::testing::PATH;
+
+    const NOW: Instant = Instant::ZERO;
+
+    #[test]
+    fn ring_adopted_during_a_batch_is_used_from_the_next() {
+        let fds = AddressFds::default();
+        let mut neighbors =
+            Neighbors::new(PATH.source, Events::new().unwrap(), fds.clone()).unwrap();
+        let (packet, qpn) = ([4; 16], Qpn::new(7));
+        let head = RecordHead::new(&PATH, 9, packet.len(), false);
+        let put = |neighbors: &mut Neighbors| {
+            neighbors.put(NOW, PATH.destination, qpn, &head, packet[..].into())
+        };
+        assert_eq!(put(&mut neighbors), None);
+        let [request] = neighbors.take_requests()[..] else { panic!("one request") };
+        let (producer, offer) = Producer::new().unwrap();
+        let qpns = QpnShare::of_slot(1, 8, 0);
+        let offered =
+            RingAnswer::Offered { qpns, slot: qpns.slot_of(qpn), producer: producer.into() };
+        neighbors.answer(request, offered);
+        assert_eq!(put(&mut neighbors), None);
+        // One half of the message is on its way through the kernel.
+        let mut ring = Consumer::adopt(offer, PATH.source).unwrap();
+        assert_eq!(put(&mut neighbors), None);
+        neighbors.publish(NOW);
+        assert_eq!(ring.take(), Ok(0));
+        assert_eq!(put(&mut neighbors), Some(Put::Done));
+        neighbors.publish(NOW);
+        assert_eq!(ring.take(), Ok(1));
     }
 }

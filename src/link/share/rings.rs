@@ -89,10 +89,12 @@ impl Rings {
         }
     }
 
-    /// Whether packets wait in a ring from which nothing was taken yet.
+    /// Looks at the rings from which nothing was taken yet; returns whether packets wait in one.
+    /// What the next take begins with was there before this call ended.
     #[inline]
-    pub(crate) fn has_new(&self) -> bool {
-        self.has_untouched && self.rings.iter().any(|(_, ring)| ring.is_new() && ring.has_packets())
+    pub(crate) fn look_at_new(&mut self) -> bool {
+        self.has_untouched
+            && self.rings.iter_mut().fold(false, |any, (_, ring)| any | ring.look_at_new())
     }
 
     pub(crate) fn bad_icrc(&self) -> u64 {
@@ -100,14 +102,18 @@ impl Rings {
     }
 
     /// Takes packets from the rings, instead of those of the call before; returns their number.
+    /// `begins` tells whether it may be the first from a ring in which packets
+    /// [waited](Self::look_at_new).
     #[inline]
-    pub(crate) fn take(&mut self) -> usize {
+    pub(crate) fn take(&mut self, begins: bool) -> usize {
         let (mut count, mut is_one_over) = (0, false);
         let mut has_untouched = false;
         for (_, ring) in &mut self.rings {
-            match ring.take() {
-                Ok(taken) => count += taken,
-                Err(_) => ring.set_broken(),
+            if !ring.is_new() || begins && ring.may_begin() {
+                match ring.take() {
+                    Ok(taken) => count += taken,
+                    Err(_) => ring.set_broken(),
+                }
             }
             self.counters.bad_icrc += ring.take_bad_icrc();
             is_one_over |= ring.is_over();
@@ -119,12 +125,6 @@ impl Rings {
         }
         self.counters.packets += count as u64;
         count
-    }
-
-    /// Frees the room of the packets of the last take.
-    #[inline]
-    pub(crate) fn give_back(&mut self) {
-        self.rings.iter_mut().for_each(|(_, ring)| ring.give_back());
     }
 
     #[cold]

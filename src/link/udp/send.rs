@@ -126,6 +126,8 @@ const UNMAPPED: usize = 8;
 struct Sockets {
     main: Arc<Socket>,
     others: Vec<Other>,
+    /// The flow that was looked up last, with its socket and its port: two divisions less a packet.
+    last: Option<(u16, (usize, u16))>,
 }
 
 enum Other {
@@ -141,7 +143,19 @@ enum Other {
 impl Sockets {
     /// Returns the socket of a flow, and its port. All packets of a flow use the same socket, so
     /// they stay in order. If there are more flows than sockets, they are distributed evenly.
+    #[inline]
     fn of_flow(&mut self, source_port: u16, local: SocketAddr) -> (usize, u16) {
+        match self.last {
+            Some((flow, found)) if flow == source_port => found,
+            _ => {
+                let found = self.look_up(source_port, local);
+                self.last = Some((source_port, found));
+                found
+            }
+        }
+    }
+
+    fn look_up(&mut self, source_port: u16, local: SocketAddr) -> (usize, u16) {
         let index = usize::from(source_port).checked_rem(self.others.len()).unwrap_or(0);
         let Some(other) = self.others.get_mut(index).filter(|_| source_port >= 0xc000) else {
             return (0, ROCE_PORT);
@@ -197,7 +211,7 @@ impl UdpSender {
             local,
             scope,
             gid,
-            sockets: Sockets { main, others: others.collect() },
+            sockets: Sockets { main, others: others.collect(), last: None },
             prefixes: Prefixes::new(&Path::NOWHERE),
             runs: Vec::new(),
             uncut: Vec::new(),

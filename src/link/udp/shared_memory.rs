@@ -137,7 +137,8 @@ impl SharedMemory {
         if self.rings.is_empty() {
             return Turn::Kernel;
         }
-        if !self.activity.asks_kernel(now) && !self.rings.has_new() {
+        let has_new = self.rings.look_at_new();
+        if !self.activity.asks_kernel(now) && !has_new {
             return Turn::Rings;
         }
         self.activity.ask_kernel(now);
@@ -145,18 +146,17 @@ impl SharedMemory {
     }
 
     /// Takes packets from the rings, instead of those of the call before; returns their number.
-    /// `from_kernel` is the number of packets that this receive got from the kernel: a neighbor may
-    /// have sent them before its ring was adopted.
+    /// `from_kernel` is the number of packets that this receive got from the kernel.
+    ///
+    /// A neighbor sends through the kernel until its ring is adopted. So the first packets of a
+    /// ring are taken once the kernel, asked after they were there, has none: they would overtake
+    /// others, which UC takes for a loss.
     #[inline]
     pub(super) fn take(&mut self, now: Instant, from_kernel: usize) -> usize {
         if from_kernel > 0 {
             self.activity.came_from_kernel(now);
-            if self.rings.has_new() {
-                self.rings.give_back();
-                return 0;
-            }
         }
-        let count = self.rings.take();
+        let count = self.rings.take(from_kernel == 0);
         if count > 0 {
             self.activity.ring = now;
         }

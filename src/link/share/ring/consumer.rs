@@ -50,8 +50,9 @@ pub(crate) struct Consumer {
     taken: Vec<(RecordHead, usize)>,
     /// Copy of the express record, if it was taken.
     express: [u8; EXPRESS_ROOM],
-    /// Whether nothing was taken yet.
+    /// Whether nothing was taken yet, and whether packets waited when that was looked at last.
     is_new: bool,
+    may_begin: bool,
     /// Whether the producer has gone.
     is_ended: bool,
     /// Whether the producer wrote what cannot be.
@@ -74,6 +75,7 @@ impl Consumer {
             taken: Vec::with_capacity(TAKE_MAX),
             express: [0; EXPRESS_ROOM],
             is_new: true,
+            may_begin: false,
             is_ended: false,
             is_broken: false,
             bad_icrc: 0,
@@ -96,6 +98,20 @@ impl Consumer {
     #[inline]
     pub(crate) fn is_new(&self) -> bool {
         self.is_new
+    }
+
+    /// Returns whether packets wait in it of which none was taken yet. If so, they
+    /// [may be](Self::may_begin).
+    #[cold]
+    pub(crate) fn look_at_new(&mut self) -> bool {
+        self.may_begin = self.is_new && self.has_packets();
+        self.may_begin
+    }
+
+    /// Whether the first packets waited already when they were [looked at](Self::look_at_new).
+    #[inline]
+    pub(crate) fn may_begin(&self) -> bool {
+        self.may_begin
     }
 
     /// Whether packets wait in it.
@@ -224,7 +240,7 @@ impl Consumer {
 
     /// Frees the room of the packets that were taken.
     #[inline]
-    pub(crate) fn give_back(&mut self) {
+    fn give_back(&mut self) {
         self.taken.clear();
         if self.handled != self.taken_to {
             self.handled = self.taken_to;
