@@ -21,6 +21,9 @@
 mod actions;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod checksum;
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[path = "no_checksum.rs"]
+mod checksum;
 mod fault;
 mod kernel;
 mod payload;
@@ -39,14 +42,7 @@ use thiserror::Error;
 
 pub use payload::{Payload, SharedBytes};
 
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(crate) use checksum::short_crc32;
-
-/// Returns `None`: only the x86-64 code has a faster way.
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub(crate) fn short_crc32(_: u32, _: u32, _: &[u8]) -> Option<u32> {
-    None
-}
+pub(crate) use checksum::{Sum, packet_crc32};
 
 // For `tools/ibverbs`: the interface may change in any version.
 #[doc(hidden)]
@@ -325,6 +321,28 @@ impl Region {
             self.kernel_read(from, out, len)
         };
         if copied { Ok(()) } else { Err(unmapped(offset, len)) }
+    }
+
+    /// Copies bytes out, from `offset` on, and adds them to `sum`, in one pass. `None` if they must
+    /// be copied and summed one after the other: nothing is changed then.
+    #[inline]
+    pub(crate) fn read_and_sum(
+        &self,
+        offset: u64,
+        out: &mut [u8],
+        sum: &mut Sum,
+    ) -> Option<Result<(), AccessError>> {
+        let len = out.len();
+        let from = match self.at(offset, len) {
+            Ok(from) => from,
+            Err(outside) => return Some(Err(outside)),
+        };
+        if self.is_null() || !self.is_direct() {
+            return None;
+        }
+        // SAFETY: as in `copy_out`; `out` is exclusively ours.
+        let copied = unsafe { routines::copy_and_sum(out.as_mut_ptr(), from, len, sum) }?;
+        Some(if copied { Ok(()) } else { Err(unmapped(offset, len)) })
     }
 
     /// Copies bytes out, from `offset` on.

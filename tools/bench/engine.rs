@@ -134,8 +134,9 @@ fn pass(from: &mut Side, to: &mut Side, batch: &mut Batch, now: Instant) -> bool
         let path = train.path;
         from.sealing.set_path(path);
         to.checking.set_path(path);
-        train.for_each_mut(|packet| {
-            from.sealing.of(packet.len()).seal(packet);
+        train.for_each_outbound(|packet| {
+            let prefix = from.sealing.of(packet.byte_len());
+            let packet = packet.seal(&prefix).unwrap();
             assert!(to.checking.of(packet.len()).verifies(packet), "the wire is sound");
             to.engine.handle_packet(now, &Received::unchanged(path, packet));
         });
