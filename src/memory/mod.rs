@@ -34,6 +34,7 @@ mod routines;
 mod routines;
 
 use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
 use std::alloc::{Layout, alloc_zeroed};
 use std::collections::TryReserveError;
 use std::sync::Arc;
@@ -488,6 +489,12 @@ impl Region {
 
 fn unmapped(offset: u64, len: usize) -> AccessError {
     AccessError::Unmapped { offset, len }
+}
+
+/// Tells the kernel that memory which was not touched yet is best in huge pages: accesses to it go
+/// all over it. Does nothing for less than such a page.
+pub(crate) fn advise_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
+    kernel::advise_huge_pages(memory.as_mut_ptr().cast(), size_of_val(memory));
 }
 
 /// Tells the processor that the first `bytes` of `value` are wanted soon, all at once.

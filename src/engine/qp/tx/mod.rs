@@ -267,6 +267,12 @@ impl Tx {
         self.sq.prefetch(self.cursor);
     }
 
+    /// Prefetches the slot of the next work request that is posted.
+    #[inline]
+    pub(super) fn prefetch_tail(&self) {
+        self.sq.prefetch(self.sq.tail());
+    }
+
     /// Prefetches the oldest work request that is not completed.
     #[inline]
     pub(super) fn prefetch_oldest(&self) {
