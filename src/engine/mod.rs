@@ -217,7 +217,7 @@ impl Engine {
     }
 
     /// Returns the queue pair with a QPN and its slot, and what it shares with others.
-    #[inline]
+    #[inline(always)]
     fn split_qpn(&mut self, qpn: Qpn) -> Option<(SlotId, &mut Qp, &mut Env)> {
         let slot = self.slot_of_qpn(qpn)?;
         let (qp, env) = self.split(slot)?;

@@ -301,7 +301,7 @@ impl Region {
     /// # Safety
     ///
     /// There must be room for them, which does not overlap the region.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn copy_out(
         &self,
         offset: u64,
@@ -347,7 +347,7 @@ impl Region {
     }
 
     /// Copies bytes out, from `offset` on.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         // SAFETY: `out` is exclusively ours and so cannot overlap it.
         unsafe { self.copy_out(offset, out.as_mut_ptr(), out.len()) }
@@ -368,7 +368,7 @@ impl Region {
 
     /// Copies bytes in, from `offset` on, in ascending order of addresses. If some of them cannot
     /// be written, those before may have been.
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
         // SAFETY: `bytes` is a live reference, and none may exist to the region: the two cannot
         // overlap.
@@ -376,7 +376,7 @@ impl Region {
     }
 
     /// Copies bytes in, as [`write`](Self::write) does.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write_payload(
         &self,
         offset: u64,
@@ -394,7 +394,7 @@ impl Region {
     /// # Safety
     ///
     /// They may be read, and do not overlap the region.
-    #[inline]
+    #[inline(always)]
     unsafe fn copy_in(&self, offset: u64, from: *const u8, len: usize) -> Result<(), AccessError> {
         let to = self.at(offset, len)?;
         if matches!(self.kind, Kind::Null) {

@@ -355,7 +355,7 @@ impl Batch {
     }
 
     /// Begins a packet, whose headers and payload are put in next.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn draft(&mut self) -> Draft<'_> {
         debug_assert!(!self.trains.is_empty(), "a packet goes somewhere");
         let start = self.len;
@@ -398,7 +398,7 @@ pub(crate) struct Draft<'a> {
 impl Draft<'_> {
     /// Returns the place of the next `len` bytes, which hold anything; none if they are more than a
     /// packet has.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn room(&mut self, len: usize) -> Option<&mut [u8]> {
         let at = self.batch.len;
         let room = self.batch.bytes.get_mut(at..at.checked_add(len)?)?;
@@ -407,7 +407,7 @@ impl Draft<'_> {
     }
 
     /// Appends a header, or payload.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn put(&mut self, bytes: &[u8]) {
         let room = self.room(bytes.len());
         debug_assert!(room.is_some(), "a packet is no longer than PACKET_MAX");
@@ -438,7 +438,7 @@ impl Draft<'_> {
     }
 
     /// Pads it, and leaves room for its ICRC.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finish(self) {
         let len = self.batch.len;
         let pad = (len - self.start).wrapping_neg() % 4;
@@ -451,7 +451,7 @@ impl Draft<'_> {
     }
 
     /// Ends it as it is: with the room for its ICRC.
-    #[inline]
+    #[inline(always)]
     fn end(mut self) {
         (self.start, self.references) = (self.batch.len, self.batch.references.len());
         self.batch.ends.push(self.start);

@@ -212,7 +212,7 @@ impl Prefix {
 
     /// The ICRC of `transport`, from the BTH to the last pad byte, in one pass: for `crc32fast` it
     /// is masked in place, and left as it was.
-    #[inline]
+    #[inline(always)]
     fn icrc(&self, transport: &mut [u8]) -> Option<[u8; ICRC_LEN]> {
         let bth = transport.first_chunk_mut::<{ Bth::LEN }>()?;
         let flips = u32::from(bth[BTH_VARIANT] ^ 0xff);
