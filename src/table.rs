@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-use crate::memory::prefetch;
+use crate::memory::{advise_huge_pages, prefetch};
 use crate::secret::{Permutation, SecretRandom};
 use crate::verbs::{DeviceTag, Id};
 
@@ -22,9 +22,17 @@ const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 /// Maximum number of objects in a table.
 pub(crate) const TABLE_MAX: usize = 1 << SLOT_BITS;
 
-/// Number of slots that are allocated at a time. They never move, and finding one costs no more
-/// than in one array.
+/// Number of slots that are allocated at a time while there are few. They never move, and finding
+/// one costs no more than in one array.
 const CHUNK: usize = 64;
+
+/// Number of chunks of [`CHUNK`] slots; those behind have [`LARGE_CHUNK`] slots.
+const CHUNKS: usize = 64;
+
+/// Number of slots that are allocated at a time beyond the first [`CHUNKS`] chunks: of queue pairs
+/// some 13 MB, in huge pages where the kernel has some. With pages of 4 KiB almost each queue pair
+/// of many misses the TLB. What is not used yet takes no memory, only addresses.
+const LARGE_CHUNK: usize = 1 << 14;
 
 /// Slot of an object in its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -156,7 +164,8 @@ pub(crate) struct Table<T> {
     device: DeviceTag,
     /// Numbers of the objects, if they have some.
     numbers: Option<Numbers>,
-    chunks: Vec<Box<[Slot<T>]>>,
+    /// Room for slots; those that were ever used are in it.
+    chunks: Vec<Vec<Slot<T>>>,
     /// Free slots, first freed first: a stale id does not match for as long as possible.
     free: VecDeque<u32>,
     /// Number of slots that were ever used.
@@ -213,18 +222,27 @@ impl<T> Table<T> {
     /// Makes room for more slots, and for all of them in the list of free ones; returns whether
     /// there was memory.
     fn grow(&mut self) -> bool {
-        let slots = (self.chunks.len() + 1) * CHUNK;
-        let missing = slots.saturating_sub(self.free.len());
+        let (index, _) = Self::position(self.used as usize);
+        let more = if index < CHUNKS { CHUNK } else { LARGE_CHUNK };
+        let missing = (self.used as usize + more).saturating_sub(self.free.len());
         let mut chunk = Vec::new();
         let has_memory = self.free.try_reserve(missing).is_ok()
             && self.chunks.try_reserve(1).is_ok()
-            && chunk.try_reserve_exact(CHUNK).is_ok();
+            && chunk.try_reserve_exact(more).is_ok();
         if has_memory {
-            let empty = || Slot { generation: 0, number: 0, object: None };
-            chunk.resize_with(CHUNK, empty);
-            self.chunks.push(chunk.into_boxed_slice());
+            advise_huge_pages(chunk.spare_capacity_mut());
+            self.chunks.push(chunk);
         }
         has_memory
+    }
+
+    /// Returns the chunk of a slot, and its index there.
+    #[inline]
+    const fn position(at: usize) -> (usize, usize) {
+        match at.checked_sub(CHUNKS * CHUNK) {
+            None => (at / CHUNK, at % CHUNK),
+            Some(behind) => (CHUNKS + behind / LARGE_CHUNK, behind % LARGE_CHUNK),
+        }
     }
 
     /// Adds an object; `None` if the table is full, or there is no memory.
@@ -243,7 +261,8 @@ impl<T> Table<T> {
             return None;
         }
         let at = self.free.front().copied().unwrap_or(self.used);
-        if at as usize >= self.chunks.len() * CHUNK && !self.grow() {
+        let (index, place) = Self::position(at as usize);
+        if index >= self.chunks.len() && !self.grow() {
             return None;
         }
         let number = match &mut self.numbers {
@@ -256,10 +275,12 @@ impl<T> Table<T> {
             }
             None => 0,
         };
+        let chunk = &mut self.chunks[index];
         if self.free.pop_front().is_none() {
             self.used += 1;
+            chunk.push(Slot { generation: 0, number: 0, object: None });
         }
-        let slot = &mut self.chunks[at as usize / CHUNK][at as usize % CHUNK];
+        let slot = &mut chunk[place];
         (slot.number, slot.object) = (number, Some(object));
         self.len += 1;
         Some(Id::new(self.device, at | slot.generation << SLOT_BITS))
@@ -273,12 +294,14 @@ impl<T> Table<T> {
 
     #[inline]
     fn slot(&self, at: SlotId) -> Option<&Slot<T>> {
-        self.chunks.get(at.0 as usize / CHUNK)?.get(at.0 as usize % CHUNK)
+        let (index, place) = Self::position(at.0 as usize);
+        self.chunks.get(index)?.get(place)
     }
 
     #[inline]
     fn slot_mut(&mut self, at: SlotId) -> Option<&mut Slot<T>> {
-        self.chunks.get_mut(at.0 as usize / CHUNK)?.get_mut(at.0 as usize % CHUNK)
+        let (index, place) = Self::position(at.0 as usize);
+        self.chunks.get_mut(index)?.get_mut(place)
     }
 
     /// Returns the slot of the object with this number.
@@ -301,6 +324,12 @@ impl<T> Table<T> {
         if let Some(slot) = self.slot(at) {
             prefetch(slot, core::mem::offset_of!(Slot<T>, object) + bytes);
         }
+    }
+
+    /// Prefetches the first `bytes` of the object that an id leads to, without touching it.
+    #[inline]
+    pub(crate) fn prefetch_id(&self, id: Id, bytes: usize) {
+        self.prefetch(SlotId(id.index() & SLOT_MASK), bytes);
     }
 
     /// Returns the id of an object of this device, if it came without a tag; others as they are.

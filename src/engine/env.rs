@@ -142,14 +142,14 @@ impl Env {
     }
 
     /// Adds the completion of a receive to its queue; returns whether there was room.
-    #[inline]
+    #[inline(always)]
     pub(super) fn complete(&mut self, cq: CqHandle, wc: Wc, solicited: bool) -> bool {
         self.complete_for(cq, wc, None, solicited)
     }
 
     /// Adds a completion to its queue; polling it frees a slot of a send queue. Returns whether
     /// there was room.
-    #[inline]
+    #[inline(always)]
     pub(super) fn complete_for(
         &mut self,
         cq: CqHandle,

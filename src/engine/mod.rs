@@ -182,15 +182,28 @@ impl Engine {
     /// Returns the queue pair in a slot, and what it shares with others.
     #[inline]
     fn split(&mut self, slot: SlotId) -> Option<(&mut Qp, &mut Env)> {
+        let are_many = self.has_many_qps();
         let qp = self.qps.at_mut(slot)?;
-        qp.prefetch();
+        if are_many {
+            qp.prefetch();
+        }
         Some((qp, &mut self.env))
     }
 
     #[inline]
     fn split_handle(&mut self, handle: QpHandle) -> Option<(&mut Qp, &mut Env)> {
-        let slot = self.qps.slot_of(handle.0)?;
-        self.split(slot)
+        let are_many = self.has_many_qps();
+        let qp = self.qps.get_mut(handle.0)?;
+        if are_many {
+            qp.prefetch();
+        }
+        Some((qp, &mut self.env))
+    }
+
+    /// Whether there are so many queue pairs that they are not all in a cache.
+    #[inline]
+    fn has_many_qps(&self) -> bool {
+        self.qps.len() >= PREFETCH_QPS_MIN
     }
 
     /// Returns the slot of the queue pair with a QPN, or, with the number that the table has for
@@ -204,7 +217,7 @@ impl Engine {
     }
 
     /// Returns the queue pair with a QPN and its slot, and what it shares with others.
-    #[inline]
+    #[inline(always)]
     fn split_qpn(&mut self, qpn: Qpn) -> Option<(SlotId, &mut Qp, &mut Env)> {
         let slot = self.slot_of_qpn(qpn)?;
         let (qp, env) = self.split(slot)?;
@@ -215,7 +228,7 @@ impl Engine {
     /// With many queue pairs it is in no cache: the misses of all these packets then overlap. With
     /// few it does nothing.
     pub fn prefetch_packets<'p>(&self, packets: impl Iterator<Item = &'p [u8]> + Clone) {
-        if self.qps.len() < PREFETCH_QPS_MIN {
+        if !self.has_many_qps() {
             return;
         }
         let numbers =
@@ -225,6 +238,30 @@ impl Engine {
         let slots = numbers.filter_map(|number| self.qps.find(number));
         slots.clone().for_each(|slot| self.qps.prefetch(slot, Qp::HOT));
         slots.filter_map(|slot| self.qps.at(slot)).for_each(Qp::prefetch_queues);
+    }
+
+    /// Prefetches what posting a send to each of these queue pairs needs, as
+    /// [`prefetch_packets`](Self::prefetch_packets) does for packets.
+    pub fn prefetch_sends(&self, qps: impl Iterator<Item = QpHandle> + Clone) {
+        self.prefetch_posts(qps, Qp::prefetch_send_post);
+    }
+
+    /// Prefetches what posting a receive to each of these queue pairs needs.
+    pub fn prefetch_receives(&self, qps: impl Iterator<Item = QpHandle> + Clone) {
+        self.prefetch_posts(qps, Qp::prefetch_receive_post);
+    }
+
+    #[inline]
+    fn prefetch_posts(
+        &self,
+        qps: impl Iterator<Item = QpHandle> + Clone,
+        prefetch_slot: impl Fn(&Qp),
+    ) {
+        if !self.has_many_qps() {
+            return;
+        }
+        qps.clone().for_each(|qp| self.qps.prefetch_id(qp.0, Qp::HOT));
+        qps.filter_map(|qp| self.qps.get(qp.0)).for_each(prefetch_slot);
     }
 
     /// Handles a packet that came at `now`.

@@ -127,6 +127,14 @@ impl RecvQueue {
         }
     }
 
+    /// Prefetches the slot of the next request that is posted.
+    #[inline]
+    pub(super) fn prefetch_free(&self) {
+        if let Some(free) = self.slots.get(self.free as usize) {
+            prefetch(free, size_of::<RecvWqe>());
+        }
+    }
+
     /// Returns the request that would be taken next.
     pub(super) fn peek(&self) -> Option<RecvSlot> {
         (self.head != END).then_some(RecvSlot(self.head))

@@ -240,7 +240,7 @@ impl SendWqe {
 
     /// Number of its PSNs: one for each packet of the request or, for a READ, of the response; none
     /// if it is executed locally.
-    #[inline]
+    #[inline(always)]
     pub(super) fn psns(&self, mtu: u32) -> u32 {
         match self.opcode() {
             WrOpcode::LocalInv | WrOpcode::BindMw => 0,
@@ -450,7 +450,7 @@ impl SendQueue {
     }
 
     /// Returns the data of the request at `index`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn source(&self, index: u32) -> Source<'_> {
         let slot = self.slot(index);
         let wqe = &self.ring[slot];

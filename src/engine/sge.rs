@@ -21,7 +21,7 @@ impl Outgoing for Draft<'_> {
         Draft::put(self, bytes);
     }
 
-    #[inline]
+    #[inline(always)]
     fn append(&mut self, grant: Grant<'_>, len: usize, is_all: bool) -> Result<(), Refusal> {
         if is_all && self.by_reference() {
             let payload = grant.region.part(grant.offset, len).map_err(|_| Refusal::Range)?;
@@ -44,6 +44,7 @@ impl Outgoing for Vec<u8> {
 }
 
 /// Appends `len` bytes of a message, from `offset` on, to a packet or frame.
+#[inline(always)]
 pub(super) fn gather(
     source: Source<'_>,
     offset: u64,
@@ -67,6 +68,18 @@ pub(super) fn gather(
         let addr = sge.addr.wrapping_add(offset);
         return out.append(env.keys.local(pd, sge.lkey, addr, len as u64, false)?, len, true);
     }
+    gather_pieces(sges, offset, len, out, pd, env)
+}
+
+#[inline(never)]
+fn gather_pieces(
+    sges: &[Sge],
+    offset: u64,
+    len: usize,
+    out: &mut impl Outgoing,
+    pd: PdHandle,
+    env: &Env,
+) -> Result<(), Refusal> {
     let mut left = len;
     for_each_piece(sges, offset, len, |sge, addr, len| {
         left -= len;
@@ -101,6 +114,7 @@ fn for_each_piece<E>(
 
 /// Writes part of a message to buffers of protection domain `pd`; returns how many bytes they had
 /// room for.
+#[inline(always)]
 pub(super) fn scatter_into(
     pd: PdHandle,
     sges: &[Sge],
@@ -117,6 +131,17 @@ pub(super) fn scatter_into(
         grant.region.write_payload(grant.offset, data).map_err(|_| Refusal::Range)?;
         return Ok(data.len());
     }
+    scatter_pieces(pd, sges, offset, data, env)
+}
+
+#[inline(never)]
+fn scatter_pieces(
+    pd: PdHandle,
+    sges: &[Sge],
+    offset: u64,
+    data: Payload<'_>,
+    env: &Env,
+) -> Result<usize, Refusal> {
     let mut written = 0;
     for_each_piece(sges, offset, data.len(), |sge, addr, len| {
         let grant = env.keys.local(pd, sge.lkey, addr, len as u64, true)?;

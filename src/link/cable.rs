@@ -87,7 +87,10 @@ impl Sender for Plug {
         }
         for mut train in batch.trains_mut() {
             self.prefixes.set_path(train.path);
-            train.for_each_mut(|packet| self.prefixes.of(packet.len()).seal(packet));
+            train.for_each_outbound(|packet| {
+                let prefix = self.prefixes.of(packet.byte_len());
+                packet.seal(&prefix);
+            });
         }
         self.other.put(batch.iter())?;
         let mut to_groups =

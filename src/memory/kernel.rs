@@ -100,6 +100,20 @@ fn touch(first: *mut u8, pages: usize, page: usize, write: bool) -> Option<()> {
     })
 }
 
+/// Size of a huge page.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Advises the kernel to use huge pages for what of `len` bytes fills such pages.
+pub(super) fn advise_huge_pages(start: *mut u8, len: usize) {
+    let first = start.map_addr(|address| address.next_multiple_of(HUGE_PAGE));
+    let whole = len.saturating_sub(first.addr() - start.addr()) / HUGE_PAGE * HUGE_PAGE;
+    if cfg!(miri) || whole == 0 {
+        return;
+    }
+    // SAFETY: it changes in which pages the memory lies, and nothing of what it holds.
+    unsafe { libc::madvise(first.cast(), whole, libc::MADV_HUGEPAGE) };
+}
+
 fn page_size() -> usize {
     // SAFETY: it reads a number.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

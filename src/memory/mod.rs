@@ -21,6 +21,9 @@
 mod actions;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod checksum;
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[path = "no_checksum.rs"]
+mod checksum;
 mod fault;
 mod kernel;
 mod payload;
@@ -31,6 +34,7 @@ mod routines;
 mod routines;
 
 use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
 use std::alloc::{Layout, alloc_zeroed};
 use std::collections::TryReserveError;
 use std::sync::Arc;
@@ -39,14 +43,7 @@ use thiserror::Error;
 
 pub use payload::{Payload, SharedBytes};
 
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(crate) use checksum::short_crc32;
-
-/// Returns `None`: only the x86-64 code has a faster way.
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub(crate) fn short_crc32(_: u32, _: u32, _: &[u8]) -> Option<u32> {
-    None
-}
+pub(crate) use checksum::{Sum, packet_crc32};
 
 // For `tools/ibverbs`: the interface may change in any version.
 #[doc(hidden)]
@@ -304,7 +301,7 @@ impl Region {
     /// # Safety
     ///
     /// There must be room for them, which does not overlap the region.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn copy_out(
         &self,
         offset: u64,
@@ -327,8 +324,30 @@ impl Region {
         if copied { Ok(()) } else { Err(unmapped(offset, len)) }
     }
 
-    /// Copies bytes out, from `offset` on.
+    /// Copies bytes out, from `offset` on, and adds them to `sum`, in one pass. `None` if they must
+    /// be copied and summed one after the other: nothing is changed then.
     #[inline]
+    pub(crate) fn read_and_sum(
+        &self,
+        offset: u64,
+        out: &mut [u8],
+        sum: &mut Sum,
+    ) -> Option<Result<(), AccessError>> {
+        let len = out.len();
+        let from = match self.at(offset, len) {
+            Ok(from) => from,
+            Err(outside) => return Some(Err(outside)),
+        };
+        if self.is_null() || !self.is_direct() {
+            return None;
+        }
+        // SAFETY: as in `copy_out`; `out` is exclusively ours.
+        let copied = unsafe { routines::copy_and_sum(out.as_mut_ptr(), from, len, sum) }?;
+        Some(if copied { Ok(()) } else { Err(unmapped(offset, len)) })
+    }
+
+    /// Copies bytes out, from `offset` on.
+    #[inline(always)]
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         // SAFETY: `out` is exclusively ours and so cannot overlap it.
         unsafe { self.copy_out(offset, out.as_mut_ptr(), out.len()) }
@@ -349,7 +368,7 @@ impl Region {
 
     /// Copies bytes in, from `offset` on, in ascending order of addresses. If some of them cannot
     /// be written, those before may have been.
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
         // SAFETY: `bytes` is a live reference, and none may exist to the region: the two cannot
         // overlap.
@@ -357,7 +376,7 @@ impl Region {
     }
 
     /// Copies bytes in, as [`write`](Self::write) does.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write_payload(
         &self,
         offset: u64,
@@ -375,7 +394,7 @@ impl Region {
     /// # Safety
     ///
     /// They may be read, and do not overlap the region.
-    #[inline]
+    #[inline(always)]
     unsafe fn copy_in(&self, offset: u64, from: *const u8, len: usize) -> Result<(), AccessError> {
         let to = self.at(offset, len)?;
         if matches!(self.kind, Kind::Null) {
@@ -470,6 +489,12 @@ impl Region {
 
 fn unmapped(offset: u64, len: usize) -> AccessError {
     AccessError::Unmapped { offset, len }
+}
+
+/// Tells the kernel that memory which was not touched yet is best in huge pages: accesses to it go
+/// all over it. Does nothing for less than such a page.
+pub(crate) fn advise_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
+    kernel::advise_huge_pages(memory.as_mut_ptr().cast(), size_of_val(memory));
 }
 
 /// Tells the processor that the first `bytes` of `value` are wanted soon, all at once.

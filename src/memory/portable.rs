@@ -7,6 +7,8 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use super::checksum::Sum;
+
 /// Whether accesses by this module survive a fault.
 pub(super) const AVAILABLE: bool = false;
 
@@ -46,6 +48,16 @@ pub(super) unsafe fn copy_unordered(to: *mut u8, from: *const u8, len: usize) ->
     // SAFETY: the caller's.
     unsafe { core::ptr::copy_nonoverlapping(from, to, len) };
     true
+}
+
+/// Copies and sums nothing: there is no sum.
+///
+/// # Safety
+///
+/// None is needed.
+#[inline]
+pub(super) unsafe fn copy_and_sum(_: *mut u8, _: *const u8, _: usize, _: &mut Sum) -> Option<bool> {
+    None
 }
 
 /// Adds to the number at an aligned address; returns what it was.

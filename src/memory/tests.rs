@@ -134,6 +134,33 @@ fn mapped_file() -> (libc::c_int, *mut u8) {
     (file, at.cast())
 }
 
+/// A copy that sums fails wherever one of its steps crosses into the second page, and no other; one
+/// that fails changes neither the sum nor what is behind its room.
+fn assert_sums_are_refused_beyond_first_page(region: &Region) {
+    for len in (128..=4096).step_by(128) {
+        for behind in [0, 1, 15, 16, 17, 128, 129, len / 2, len - 1, len] {
+            let (start, mut out) = (4096 - len + behind, vec![0xee; len + 64]);
+            let Some(begun) = Sum::begin(7, 0, &[1; 16], 12) else { return };
+            let (mut sum, room) = (begun, &mut out[..len]);
+            let Some(copied) = region.read_and_sum(start as u64, room, &mut sum) else { return };
+            if behind == 0 {
+                assert_eq!(copied, Ok(()));
+                let mut expected = crc32fast::Hasher::new_with_initial(7);
+                expected.update(&[1; 12]);
+                expected.update(room);
+                assert_eq!(sum.finish(), expected.finalize());
+            } else {
+                assert_eq!(copied, Err(unmapped(start as u64, len)));
+                assert_eq!(sum.finish(), begun.finish());
+            }
+            assert!(out[len..].iter().all(|byte| *byte == 0xee));
+        }
+    }
+    let Some(mut sum) = Sum::begin(7, 0, &[1; 16], 12) else { return };
+    let outside = region.read_and_sum(8192 - 64, &mut [0; 128], &mut sum);
+    assert!(matches!(outside, Some(Err(AccessError::OutOfRange { .. }))));
+}
+
 /// The second page cannot be read, the first can; nothing is written beyond.
 fn assert_second_page_is_gone(region: &Region) {
     let mut bytes = [0; 64];
@@ -149,6 +176,7 @@ fn assert_second_page_is_gone(region: &Region) {
         assert_eq!(region.append_to(offset, 64, &mut out), unmapped(offset));
         assert_eq!(out, [9]);
     }
+    assert_sums_are_refused_beyond_first_page(region);
     assert_eq!(region.write(0, &[1; 8192]), Err(AccessError::Unmapped { offset: 0, len: 8192 }));
     let unmapped = AccessError::Unmapped { offset: 4096, len: 8 };
     assert_eq!(region.fetch_add(4096, 1), Err(unmapped));

@@ -175,7 +175,7 @@ macro_rules! wrs {
         $local:ident $length:ident$(($bytes:ident))?, [$($fact:ident)*];)*) => {
         impl WrOpcode {
             /// Returns the properties of this opcode.
-            #[inline]
+            #[inline(always)]
             pub const fn info(self) -> &'static WrInfo {
                 match self {
                     $(Self::$opcode => {

@@ -74,10 +74,13 @@ impl Credits {
 
     /// The largest code that does not promise more than `available` receive work requests.
     pub fn advertise(available: u32) -> Self {
-        let best = (0..31).map(Bits::low).map(Self);
-        best.take_while(|credits| credits.count().is_some_and(|count| count <= available))
-            .last()
-            .unwrap_or(Self(Bits::low(0)))
+        // Two codes for each power of two: of it, and of one and a half times as many.
+        let code = match available.checked_ilog2() {
+            None => 0,
+            Some(0) => 1,
+            Some(top) => 2 * top + (available >> (top - 1) & 1),
+        };
+        Self(Bits::low(code.min(30)))
     }
 
     /// Returns the number of receive work requests that the code stands for, or `None` if it sets

@@ -2,6 +2,7 @@
 
 use std::collections::TryReserveError;
 
+use super::icrc::Prefix;
 use super::{Bth, Gid, Path};
 use crate::memory::{AccessError, Region, SharedBytes};
 
@@ -68,9 +69,9 @@ pub struct Train<'a> {
     references: &'a [Reference],
 }
 
-/// A packet of a train on its way out.
+/// A packet of a train on its way out: it is [sealed](Self::seal) once.
 #[derive(Debug)]
-pub(crate) struct Outbound<'a> {
+pub struct Outbound<'a> {
     /// Bytes of the packet, with the room behind it.
     pub(crate) bytes: &'a mut [u8],
     /// Bits in which its ICRC is to be wrong.
@@ -79,7 +80,26 @@ pub(crate) struct Outbound<'a> {
     pub(crate) payload: Option<(usize, &'a Region)>,
 }
 
-impl Outbound<'_> {
+impl<'a> Outbound<'a> {
+    /// Returns the number of bytes, with the room behind the packet.
+    #[inline]
+    pub fn byte_len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Puts in its ICRC, and its payload, if that is referenced: in one pass, where the processor
+    /// can. An ICRC that is to be wrong is changed. Returns the packet with its ICRC; `None` if its
+    /// payload is not mapped any more.
+    #[inline]
+    pub fn seal(self, prefix: &Prefix) -> Option<&'a mut [u8]> {
+        match self.payload {
+            None => prefix.seal(self.bytes),
+            Some((start, payload)) => prefix.seal_filling(self.bytes, start, payload).ok()?,
+        }
+        flip_icrc(self.bytes, self.icrc_flips);
+        Some(self.bytes)
+    }
+
     /// Copies payload that is not there yet to its place.
     #[inline]
     pub(crate) fn fill(&mut self) -> Result<(), AccessError> {
@@ -112,9 +132,9 @@ impl Train<'_> {
         });
     }
 
-    /// Each packet, with what is to be known to send it.
+    /// Each packet, to be sealed. Payload that is referenced is not copied yet.
     #[inline]
-    pub(crate) fn for_each_outbound(&mut self, mut each: impl FnMut(Outbound<'_>)) {
+    pub fn for_each_outbound(&mut self, mut each: impl FnMut(Outbound<'_>)) {
         let (mut rest, mut start) = (&mut *self.bytes, self.start);
         for (index, &end) in (self.first..).zip(self.ends) {
             let (bytes, behind) = rest.split_at_mut(end - start);
@@ -335,7 +355,7 @@ impl Batch {
     }
 
     /// Begins a packet, whose headers and payload are put in next.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn draft(&mut self) -> Draft<'_> {
         debug_assert!(!self.trains.is_empty(), "a packet goes somewhere");
         let start = self.len;
@@ -343,7 +363,8 @@ impl Batch {
             // As far as it was reserved.
             self.bytes.resize(start + DRAFT_MAX, 0);
         }
-        Draft { batch: self, start, payload: None, by_reference: false }
+        let references = self.references.len();
+        Draft { batch: self, start, references, by_reference: false }
     }
 }
 
@@ -369,15 +390,15 @@ const DRAFT_MAX: usize = PACKET_MAX + PAD_ROOM + ICRC_ROOM;
 pub(crate) struct Draft<'a> {
     batch: &'a mut Batch,
     start: usize,
-    /// Payload that is not copied, and its place in the buffer of the batch.
-    payload: Option<(usize, Region)>,
+    /// Number of references of the packets before it.
+    references: usize,
     by_reference: bool,
 }
 
 impl Draft<'_> {
     /// Returns the place of the next `len` bytes, which hold anything; none if they are more than a
     /// packet has.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn room(&mut self, len: usize) -> Option<&mut [u8]> {
         let at = self.batch.len;
         let room = self.batch.bytes.get_mut(at..at.checked_add(len)?)?;
@@ -386,7 +407,7 @@ impl Draft<'_> {
     }
 
     /// Appends a header, or payload.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn put(&mut self, bytes: &[u8]) {
         let room = self.room(bytes.len());
         debug_assert!(room.is_some(), "a packet is no longer than PACKET_MAX");
@@ -410,14 +431,14 @@ impl Draft<'_> {
     /// Appends all its payload, which is copied later.
     #[inline]
     pub(crate) fn reference(&mut self, payload: Region) {
-        let at = self.batch.len;
+        let (packet, start) = (self.batch.ends.len(), self.batch.len);
         if self.room(payload.len()).is_some() {
-            self.payload = Some((at, payload));
+            self.batch.references.push(Reference { packet, start, payload });
         }
     }
 
     /// Pads it, and leaves room for its ICRC.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finish(self) {
         let len = self.batch.len;
         let pad = (len - self.start).wrapping_neg() % 4;
@@ -430,13 +451,9 @@ impl Draft<'_> {
     }
 
     /// Ends it as it is: with the room for its ICRC.
-    #[inline]
+    #[inline(always)]
     fn end(mut self) {
-        self.start = self.batch.len;
-        if let Some((start, payload)) = self.payload.take() {
-            let packet = self.batch.ends.len();
-            self.batch.references.push(Reference { packet, start, payload });
-        }
+        (self.start, self.references) = (self.batch.len, self.batch.references.len());
         self.batch.ends.push(self.start);
     }
 }
@@ -445,6 +462,9 @@ impl Drop for Draft<'_> {
     #[inline]
     fn drop(&mut self) {
         self.batch.len = self.start;
+        if self.batch.references.len() > self.references {
+            self.batch.references.truncate(self.references);
+        }
     }
 }
 
@@ -555,6 +575,52 @@ mod tests {
         let payloads: Vec<_> = batch.iter().map(|(_, packet)| packet[Bth::LEN]).collect();
         assert_eq!(payloads, [8, 9, 8]);
         batch.for_each_mut(|_, packet| assert_eq!(packet[Bth::LEN..][..32], [packet[12]; 32]));
+    }
+
+    #[test]
+    fn referenced_payload_is_sealed_as_copied_payload_is() {
+        let bytes: Vec<u8> = (0..4200_u32).map(|at| (at * 7 + at / 256).to_le_bytes()[0]).collect();
+        let buffer = Buffer::from_bytes(&bytes);
+        for len in (0..=4096).step_by(32).chain([1, 2, 3, 5, 66, 129, 4095]) {
+            for headers in [Bth::LEN, Bth::LEN + 16, Bth::LEN + 20] {
+                let mut batch = Batch::new(2).take_references(true);
+                batch.set_path(&path());
+                for is_referenced in [true, false] {
+                    let mut draft = batch.draft();
+                    draft.allow_reference(is_referenced);
+                    draft.put(&vec![0x15; headers]);
+                    match is_referenced {
+                        true => draft.reference(buffer.region().part(3, len).unwrap()),
+                        false => draft.put(&bytes[3..3 + len]),
+                    }
+                    draft.finish();
+                }
+                let mut sealed = Vec::new();
+                for mut train in batch.trains_mut() {
+                    let path = train.path;
+                    train.for_each_outbound(|packet| {
+                        let prefix = path.prefix(packet.byte_len());
+                        sealed.push(packet.seal(&prefix).unwrap().to_vec());
+                    });
+                }
+                assert_eq!(sealed[0], sealed[1], "{len} behind {headers}");
+            }
+        }
+    }
+
+    #[test]
+    fn packet_whose_payload_is_unmapped_is_not_sealed() {
+        let mut batch = Batch::new(1).take_references(true);
+        batch.set_path(&path());
+        let mut draft = batch.draft();
+        draft.allow_reference(true);
+        draft.put(&[1; Bth::LEN]);
+        draft.reference(Region::unmapped(256));
+        draft.finish();
+        for mut train in batch.trains_mut() {
+            let prefix = train.path.prefix(272);
+            train.for_each_outbound(|packet| assert!(packet.seal(&prefix).is_none()));
+        }
     }
 
     #[test]

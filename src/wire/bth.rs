@@ -58,7 +58,7 @@ impl BthRepr {
 
     /// Returns the bytes of the header, as [`emit`](Self::emit) does, put together in two numbers:
     /// every packet has one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn to_bytes(self) -> [u8; Bth::LEN] {
         let flags = u32::from(self.solicited) << 7
             | u32::from(self.migreq) << 6

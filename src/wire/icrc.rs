@@ -12,7 +12,7 @@ use super::ib::{Grh, Lrh};
 use super::identification::{self, Varying};
 use super::ip::{Ipv4, Ipv4Repr, Ipv6, Ipv6Repr, Udp, UdpRepr};
 use super::{Bth, Gid, Path, PathHeaders};
-use crate::memory::short_crc32;
+use crate::memory::{AccessError, Region, Sum, packet_crc32};
 
 pub use super::identification::Identification;
 
@@ -160,6 +160,38 @@ impl Prefix {
         *place = self.icrc(body).expect("a packet has a BTH");
     }
 
+    /// Copies payload to its place in `packet`, from `start` on, and seals it as
+    /// [`seal`](Self::seal) does. Payload of whole steps that is followed by the ICRC is copied and
+    /// summed in one pass.
+    ///
+    /// # Panics
+    ///
+    /// If the packet is shorter than a BTH and an ICRC.
+    #[inline]
+    pub(super) fn seal_filling(
+        &self,
+        packet: &mut [u8],
+        start: usize,
+        payload: &Region,
+    ) -> Result<(), AccessError> {
+        let end = start + payload.len();
+        if end + ICRC_LEN == packet.len()
+            && let Some(variant) = packet.get(BTH_VARIANT)
+            && let Some(mut sum) = Sum::begin(self.0, u32::from(variant ^ 0xff), packet, start)
+            && let Some(room) = packet.get_mut(start..end)
+            && let Some(copied) = payload.read_and_sum(0, room, &mut sum)
+        {
+            copied?;
+            if let Some(place) = packet.last_chunk_mut() {
+                *place = sum.finish().to_le_bytes();
+            }
+            return Ok(());
+        }
+        payload.read(0, packet.get_mut(start..end).unwrap_or_default())?;
+        self.seal(packet);
+        Ok(())
+    }
+
     /// Whether the last four bytes of `packet`, which runs from its BTH to there, are its ICRC. It
     /// is left as it was.
     #[inline]
@@ -178,13 +210,13 @@ impl Prefix {
         Some(u32::from_le_bytes(self.icrc(body)?) ^ u32::from_le_bytes(*sealed))
     }
 
-    /// The ICRC of `transport`, from the BTH to the last pad byte, in one pass: if it is not short,
-    /// it is masked in place, and left as it was.
-    #[inline]
+    /// The ICRC of `transport`, from the BTH to the last pad byte, in one pass: for `crc32fast` it
+    /// is masked in place, and left as it was.
+    #[inline(always)]
     fn icrc(&self, transport: &mut [u8]) -> Option<[u8; ICRC_LEN]> {
         let bth = transport.first_chunk_mut::<{ Bth::LEN }>()?;
         let flips = u32::from(bth[BTH_VARIANT] ^ 0xff);
-        if let Some(crc) = short_crc32(self.0, flips, transport) {
+        if let Some(crc) = packet_crc32(self.0, flips, transport) {
             return Some(crc.to_le_bytes());
         }
         let bth = transport.first_chunk_mut::<{ Bth::LEN }>()?;

@@ -64,7 +64,7 @@ mod tunnel;
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 pub(crate) use batch::flip_icrc;
-pub use batch::{Batch, ICRC_ROOM, PACKET_MAX, Received, Train};
+pub use batch::{Batch, ICRC_ROOM, Outbound, PACKET_MAX, Received, Train};
 pub use bth::*;
 pub use error::{Layer, ParseError};
 pub use ethernet::*;

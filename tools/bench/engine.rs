@@ -134,8 +134,9 @@ fn pass(from: &mut Side, to: &mut Side, batch: &mut Batch, now: Instant) -> bool
         let path = train.path;
         from.sealing.set_path(path);
         to.checking.set_path(path);
-        train.for_each_mut(|packet| {
-            from.sealing.of(packet.len()).seal(packet);
+        train.for_each_outbound(|packet| {
+            let prefix = from.sealing.of(packet.byte_len());
+            let packet = packet.seal(&prefix).unwrap();
             assert!(to.checking.of(packet.len()).verifies(packet), "the wire is sound");
             to.engine.handle_packet(now, &Received::unchanged(path, packet));
         });
@@ -200,6 +201,7 @@ impl<F: Fn(&Side) -> SendOp> Pair<F> {
         self.next = sends.end % qps;
         if receives {
             let sges = [b.sge(len)];
+            b.engine.prefetch_receives(sends.clone().map(|at| b.qps[at % qps]));
             for at in sends.clone() {
                 let wr = RecvWr { id: WrId(1), sges: &sges };
                 b.engine.post_recv(b.qps[at % qps], &wr).unwrap();
@@ -207,6 +209,7 @@ impl<F: Fn(&Side) -> SendOp> Pair<F> {
         }
         let sges = [a.sge(len)];
         let start = self.timing.then(Clock::now);
+        a.engine.prefetch_sends(sends.clone().map(|at| a.qps[at % qps]));
         for at in sends {
             let wr = SendWr::new(WrId(2), (traffic.op)(b), Data::Gather(&sges));
             a.engine.post_send(a.qps[at % qps], &wr, &[]).unwrap();

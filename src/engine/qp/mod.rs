@@ -147,6 +147,18 @@ impl Qp {
         self.tx.prefetch_next();
     }
 
+    /// Prefetches the place of the next send that is posted.
+    #[inline]
+    pub(super) fn prefetch_send_post(&self) {
+        self.tx.prefetch_tail();
+    }
+
+    /// Prefetches the place of the next receive that is posted.
+    #[inline]
+    pub(super) fn prefetch_receive_post(&self) {
+        self.rx.prefetch_free();
+    }
+
     /// Prefetches the receive that the next message takes, and the request that the next response
     /// completes.
     #[inline]

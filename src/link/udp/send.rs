@@ -254,20 +254,18 @@ impl UdpSender {
             let mut through_kernel: Option<Way> = None;
             let refused = &mut counters.refused;
             let (mut at, first) = (start, runs.len());
-            train.for_each_outbound(|mut outbound| {
+            train.for_each_outbound(|outbound| {
                 let len = outbound.bytes.len();
+                let (here, behind) = (at, at + len);
+                at = behind;
                 let qpn = view::<Bth>(outbound.bytes, 0).map_or(Qpn::SMI, Bth::dest_qp);
                 let put =
                     neighbors.as_mut().and_then(|neighbors| neighbors.put(&path, qpn, &outbound));
-                if put.map_or_else(|| outbound.fill().is_err(), |put| put == Put::Unmapped) {
-                    refused[UNMAPPED] += 1;
-                    at += len;
-                    return;
-                }
-                let Outbound { bytes: packet, icrc_flips: flips, .. } = outbound;
-                if put.is_some() {
-                    at += len;
-                    if seals_all {
+                if let Some(put) = put {
+                    if put == Put::Unmapped {
+                        refused[UNMAPPED] += 1;
+                    } else if seals_all {
+                        let Outbound { bytes: packet, icrc_flips: flips, .. } = outbound;
                         prefixes.of(len).seal(packet);
                         flip_icrc(packet, flips);
                     }
@@ -279,14 +277,27 @@ impl UdpSender {
                     priorities.put(&path, &mut way.control);
                     way
                 });
-                match runs.get_mut(first..).and_then(|runs| runs.last_mut()) {
-                    Some(run) if cuts && run.takes(at, len, qpn) => {
+                let run = runs.get_mut(first..).and_then(|runs| runs.last_mut());
+                let run = run.filter(|run| cuts && run.takes(here, len, qpn));
+                let prefix = prefixes.of(len);
+                let prefix = if way.numbered {
+                    let place = run.as_ref().map_or(0, |run| run.packets);
+                    prefix.with_identification(u16::try_from(place).unwrap_or(0))
+                } else {
+                    prefix
+                };
+                if outbound.seal(&prefix).is_none() {
+                    refused[UNMAPPED] += 1;
+                    return;
+                }
+                match run {
+                    Some(run) => {
                         run.packets += 1;
-                        run.end += len;
+                        run.end = behind;
                     }
-                    _ => runs.push(Run {
-                        start: at,
-                        end: at + len,
+                    None => runs.push(Run {
+                        start: here,
+                        end: behind,
                         length: len,
                         packets: 1,
                         qpn,
@@ -296,15 +307,6 @@ impl UdpSender {
                         control: way.control,
                     }),
                 }
-                at += len;
-                let place = runs.last().map_or(0, |run| run.packets - 1);
-                let prefix = prefixes.of(len);
-                if way.numbered {
-                    prefix.with_identification(u16::try_from(place).unwrap_or(0)).seal(packet);
-                } else {
-                    prefix.seal(packet);
-                }
-                flip_icrc(packet, flips);
             });
         }
         for run in runs.iter_mut().filter(|run| run.packets > 1) {

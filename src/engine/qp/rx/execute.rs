@@ -110,7 +110,7 @@ impl Rx {
     }
 
     /// Completes the receive work request of a message.
-    #[inline]
+    #[inline(always)]
     fn finish_receive(
         &mut self,
         packet: &Packet<'_>,

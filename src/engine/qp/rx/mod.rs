@@ -144,6 +144,12 @@ impl Rx {
         self.rq.prefetch();
     }
 
+    /// Prefetches the slot of the next receive that is posted.
+    #[inline]
+    pub(super) fn prefetch_free(&self) {
+        self.rq.prefetch_free();
+    }
+
     /// The pending responses.
     #[inline]
     pub(super) fn responses(&mut self) -> &mut ResponseQueue {

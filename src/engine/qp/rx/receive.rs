@@ -13,7 +13,7 @@ use crate::wire::aeth::NakCode;
 
 impl Rx {
     /// Takes a receive work request for a message.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_receive(
         &mut self,
         packet: &Packet<'_>,
@@ -51,7 +51,7 @@ impl Rx {
 
     /// Returns the buffers of a receive work request, and the protection domain that they must be
     /// registered in. For a shared receive queue it is the domain of that queue.
-    #[inline]
+    #[inline(always)]
     pub(in super::super) fn buffers<'q>(
         &'q self,
         taken: RecvSlot,

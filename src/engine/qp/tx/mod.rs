@@ -267,6 +267,12 @@ impl Tx {
         self.sq.prefetch(self.cursor);
     }
 
+    /// Prefetches the slot of the next work request that is posted.
+    #[inline]
+    pub(super) fn prefetch_tail(&self) {
+        self.sq.prefetch(self.sq.tail());
+    }
+
     /// Prefetches the oldest work request that is not completed.
     #[inline]
     pub(super) fn prefetch_oldest(&self) {
@@ -319,6 +325,7 @@ impl Tx {
     }
 
     /// Completes every finished work request at the head of the queue, in order.
+    #[inline(always)]
     fn retire(&mut self, attr: &Attributes, env: &mut Env) -> Result<(), Failure> {
         let mut delivered = true;
         while !self.sq.is_empty() && self.sq.get(self.sq.head()).is_done() {
@@ -466,7 +473,7 @@ fn complete_success(index: u32, wqe: &SendWqe, attr: &Attributes, env: &mut Env)
 }
 
 /// Completes a work request, signaled or not; returns whether there was room.
-#[inline]
+#[inline(always)]
 fn complete(index: u32, wqe: &SendWqe, status: WcStatus, attr: &Attributes, env: &mut Env) -> bool {
     let mut wc = Wc::new(wqe.id(), status, wqe.opcode().completes_as(), attr.qpn);
     if status.is_success() {

@@ -135,6 +135,7 @@ impl Tx {
     }
 
     /// Sends the next packet of a request to a connected peer.
+    #[inline(always)]
     pub(super) fn send_packet(
         &mut self,
         wqe: &SendWqe,
@@ -217,6 +218,7 @@ impl Tx {
     }
 
     /// Assigns PSNs to a work request (P-01).
+    #[inline(always)]
     fn begin(&mut self, wqe: &SendWqe, psns: u32) {
         self.sq.get_mut(self.cursor).begin(self.next);
         // Rule: P-01.1.
@@ -233,6 +235,7 @@ impl Tx {
         }
     }
 
+    #[inline(always)]
     fn packet_sent(
         &mut self,
         psn: Psn,
