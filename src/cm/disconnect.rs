@@ -194,8 +194,8 @@ impl Manager {
         requests
     }
 
-    /// Ends a connection whose id is going: what Linux sends then, and what is needed to be sure
-    /// that the peer hears it.
+    /// Ends a connection whose id is destroyed: sends what Linux sends then, and lets it linger
+    /// until the peer has answered, or for its time at most.
     fn abandon(&mut self, now: Instant, name: ConnectionId) {
         let Some(connection) = self.connections.get(name) else { return };
         match connection.state {

@@ -23,8 +23,8 @@ const PROBES: u32 = 16;
 /// Transmission state of a message that waits for an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Transmission {
-    /// Number of its first transmission. An answer may be one to any of them, so this is what it
-    /// stands for.
+    /// Number of its first transmission. An answer may be to any transmission, and counts as one to
+    /// the first.
     first: u64,
     /// Number of its last transmission.
     last: u64,

@@ -50,8 +50,8 @@ impl Listener {
         self.next(Deadline::after(timeout))
     }
 
-    /// Has the events of this listener wake those that wait for another one, too, where the system
-    /// tells of events.
+    /// Lets events of this listener also wake threads that wait for `other`, where the system
+    /// reports events.
     pub(crate) fn join(&self, other: &Self) {
         if let Some(waker) = other.id.waker() {
             self.id.set_waker(waker);

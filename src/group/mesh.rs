@@ -240,10 +240,10 @@ impl Group {
         Ok(())
     }
 
-    /// Ends the group: returns when the peers have all messages that were posted, and know that
-    /// this server has left. A connection that is lost meanwhile is made again. Fails with
-    /// [`Error::Undelivered`], which has the messages that are not known to have arrived, after
-    /// [`linger`](Config::linger) at the latest. Messages that were not polled are dropped.
+    /// Ends the group: returns when the peers have received all messages that were posted, and know
+    /// that this server has left. A connection that is lost meanwhile is made again. After
+    /// [`linger`](Config::linger) it fails with [`Error::Undelivered`], which has messages whose
+    /// arrival was not confirmed. Messages that were received and not polled are dropped.
     ///
     /// A peer that has left by itself took what it wanted: what it did not take is told by
     /// [`Change::Left`](super::Change::Left), and not here.

@@ -12,8 +12,8 @@ pub(crate) fn local_socket() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Returns the credentials of the process at the other end of a connection. Of one that connected
-/// they are as they were then, of a listener as they were when it began to listen.
+/// Returns the credentials of the process at the other end of a connection: those at the time when
+/// it connected, or began to listen.
 pub(crate) fn peer_of(socket: impl AsFd) -> Option<UCred> {
     sockopt::socket_peercred(socket).ok()
 }

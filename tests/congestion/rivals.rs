@@ -62,7 +62,7 @@ fn hpcc_shares_the_link_with_a_queue_of_less_than_a_packet_a_flow() {
 /// of the start for long.
 #[test]
 fn timely_fills_the_link_and_its_shares_depend_on_the_start() {
-    // One whose shares stay, and one whose shares do not.
+    // The shares of one of these starts stay as they are, those of the other do not.
     let starts: Vec<u64> = if seeds_asked().is_some() { (0..20).collect() } else { vec![0, 12] };
     let (mut least, rate) = (1.0_f64, 10_000_000_000);
     for &seed in &starts {

@@ -387,7 +387,7 @@ impl Requester {
                 self.messages.end_read(sequence, (packet.time, packet.frame));
             }
         }
-        // One that was late leaves what is missing behind it.
+        // A late response does not fill later gaps: they are checked up to the last response.
         self.check_implied_nak(sequence.max(self.answers.last.sequence), packet);
         self.complete(scene);
     }

@@ -34,8 +34,8 @@ pub(super) fn searchable(field: &FieldRef, operator: &str) -> Result<(), String>
 }
 
 impl Pattern {
-    /// The bytes that `text` stands for behind `contains`: what is quoted as it is, else bytes
-    /// where the field is bytes.
+    /// Returns the bytes that `contains` looks for: quoted text and text of a text field as it is,
+    /// otherwise hexadecimal bytes.
     pub(super) fn literal(field: &FieldRef, text: &str, quoted: bool) -> Result<Self, String> {
         let is_text = field.kind().show == Show::Text && !field.is_layer();
         let bytes = if quoted || is_text {

@@ -227,8 +227,8 @@ struct Armed {
     messages: BTreeMap<u32, Messages>,
 }
 
-/// Maximum number of queue pairs whose messages a rule counts; those of further ones it does not
-/// mean.
+/// Maximum number of queue pairs whose messages a rule counts. It matches no packets of further
+/// ones.
 const QPS_MAX: usize = 4096;
 
 impl Rules {

@@ -24,11 +24,11 @@
 //! - The service level of a path is the priority in the tag of a VLAN that the link tags by itself,
 //!   and within this machine: the mapping of a VLAN's interface (`egress-qos-map`) makes it one on
 //!   the wire.
-//! - Packets to multicast groups go through the kernel, which gives those on this machine that are
-//!   in the group their copies. A link that is in a group sees what leaves its interface too, to
-//!   have the copies of what is sent here, its own included. That is not so on a VLAN that the link
-//!   tags by itself: there a packet is seen by others only; and the kernel, which tells switches
-//!   who is in which group, tells those without a VLAN.
+//! - Packets to multicast groups go through the kernel, which copies them to the members on this
+//!   machine. A link that is a member also receives what leaves its interface, so that it gets
+//!   copies of packets that this machine sends, its own included. On a VLAN that the link tags by
+//!   itself, members on this machine get no copies, and the kernel announces membership to switches
+//!   outside of the VLAN alone.
 //!
 //! - The kernel carries packets to an address of this host over `lo`, whatever their interface. So
 //!   a link takes in packets for its addresses from `lo` as well: a program reaches its own

@@ -177,8 +177,8 @@ fn join_others(at: At, membership: Membership) -> Result<(Socket, Member), JoinE
     Ok((socket.into(), member))
 }
 
-/// Removes what came for members that have gone, and what would come: of its own slot, and of those
-/// that are free.
+/// Discards packets and forwarded messages that wait in this member's slot and in free slots, and
+/// gives their sockets the least room.
 fn discard_unclaimed(own: &Claim, sockets: &[OwnedFd], queues: &[OwnedFd]) {
     for (slot, (socket, queue)) in (0..SLOTS).zip(sockets.iter().zip(queues)) {
         own.while_free(slot, || {

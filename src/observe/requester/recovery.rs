@@ -341,9 +341,9 @@ impl Recovery {
         }
     }
 
-    /// The NAK that names a sequence number and that the requester has not acted on, or one that
-    /// names what was acknowledged since: the requester goes back to the first that is not, as far
-    /// as it knows then.
+    /// Returns the NAK that explains a retransmission from `sequence`: one of that number on which
+    /// the requester has not acted, or one of an earlier number if everything between was
+    /// acknowledged since.
     pub(crate) fn nak_of(&self, sequence: u64, unacked: u64, now: Instant) -> Option<Trigger> {
         let is_it = |nak: &&Trigger| {
             (nak.from == sequence || (nak.from < sequence && sequence <= unacked))

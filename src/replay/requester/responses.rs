@@ -65,10 +65,9 @@ impl Requester {
         self.check_overtaken(sequence, packet);
     }
 
-    /// Returns the sequence number of the missing response to a READ or ATOMIC that a response with
-    /// this sequence number passes. It tells the requester to go back there, and nothing of what it
-    /// answers behind that counts (§9.7.5.1.1). Elsewhere than at the requester the capture may
-    /// miss responses.
+    /// Returns the sequence number of the missing READ or ATOMIC response that a response with this
+    /// sequence number overtakes. The requester must retransmit from there, and later responses do
+    /// not count (§9.7.5.1.1). A capture that was not made at the requester may miss responses.
     fn passed_by(&self, sequence: u64, is_data: bool) -> Option<u64> {
         // With selective repeat the requester keeps the later response, and does not go back.
         if !self.is_local() || self.unanswered == 0 || self.params.is_selective {

@@ -171,10 +171,10 @@ pub(crate) fn failed(error: &(dyn Error + 'static), otherwise: c_int) -> Failed 
     Failed::from_any(error, otherwise)
 }
 
-/// Tells a person something who asked for it.
+/// Appends a line to the file that `ROCE_LOG` names, if it is set.
 pub(crate) fn log(line: &str) {
     let Some(path) = variable("ROCE_LOG") else { return };
-    // The user who asked for it sees an empty file.
+    // If it cannot be written, nothing else can report that.
     let log = File::options().append(true).create(true).open(path);
     let _ = log.and_then(|mut log| writeln!(log, "{line}"));
 }

@@ -68,8 +68,8 @@ impl<K, T> Default for Counted<K, T> {
 }
 
 impl<K: Ord, T: Clone> Counted<K, T> {
-    /// One more stands for it, or the first for what is made; if it must be `new`, one that is
-    /// there is refused.
+    /// Opens the object of `key`: adds a reference, or creates it with `make`. If it must be `new`,
+    /// fails with EEXIST if it exists.
     pub(crate) fn open(&self, key: K, new: bool, make: impl FnOnce() -> Result<T>) -> Result<T> {
         match lock(&self.0).entry(key) {
             Entry::Occupied(_) if new => Err(Failed(libc::EEXIST)),
@@ -82,7 +82,7 @@ impl<K: Ord, T: Clone> Counted<K, T> {
         }
     }
 
-    /// One less stands for it; the last one destroys it, and stays if that fails.
+    /// Drops a reference. The last one destroys the object, and is kept if that fails.
     pub(crate) fn close(&self, key: &K, destroy: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut known = lock(&self.0);
         match known.get_mut(key) {
