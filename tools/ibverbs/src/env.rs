@@ -100,7 +100,7 @@ pub(crate) fn wrap(mut link: Link, device: &str) -> Result<Link> {
     if let Some(path) = variable("ROCE_PCAP") {
         let path = path.replace("%d", device).replace("%p", &std::process::id().to_string());
         let refused = |path: &str, error: &(dyn Error + 'static)| {
-            captures::report(path, &format!("{error}; there is no capture"));
+            captures::report(path, &format!("{}; there is no capture", with_sources(error)));
             Failed::from_any(error, libc::EIO)
         };
         let (file, path) = new_file(&path).map_err(|error| refused(&path, &error))?;
@@ -155,8 +155,14 @@ fn new_file(path: &str) -> io::Result<(File, String)> {
     Err(last)
 }
 
-/// The number that C gets for an error, and the words that a person gets who asked for them.
+/// The number that C gets for an error, whose words go to the file that `ROCE_LOG` names.
 pub(crate) fn failed(error: &(dyn Error + 'static), otherwise: c_int) -> Failed {
+    log(&with_sources(error));
+    Failed::from_any(error, otherwise)
+}
+
+/// Returns the message of an error, with those of its sources.
+fn with_sources(error: &(dyn Error + 'static)) -> String {
     let mut line = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
@@ -167,8 +173,7 @@ pub(crate) fn failed(error: &(dyn Error + 'static), otherwise: c_int) -> Failed 
         }
         source = error.source();
     }
-    log(&line);
-    Failed::from_any(error, otherwise)
+    line
 }
 
 /// Appends a line to the file that `ROCE_LOG` names, if it is set.
