@@ -200,7 +200,7 @@ impl Engine {
         Some((qp, &mut self.env))
     }
 
-    /// Whether there are so many queue pairs that they are not all in a cache.
+    /// Whether there are more queue pairs than a cache holds.
     #[inline]
     fn has_many_qps(&self) -> bool {
         self.qps.len() >= PREFETCH_QPS_MIN

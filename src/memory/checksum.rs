@@ -49,7 +49,7 @@ pub(crate) fn packet_crc32(crc: u32, flips: u32, bytes: &[u8]) -> Option<u32> {
     unsafe { fold_all(first_change(crc, flips), bytes) }
 }
 
-/// Changes of the first eight bytes of a message: by the register, and by other changes.
+/// Bits to change in the first eight bytes of a message: those of the CRC's register, then `flips`.
 #[inline]
 fn first_change(crc: u32, flips: u32) -> u64 {
     u64::from(flips) << 32 | u64::from(!crc)

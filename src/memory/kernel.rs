@@ -103,7 +103,7 @@ fn touch(first: *mut u8, pages: usize, page: usize, write: bool) -> Option<()> {
 /// Size of a huge page.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Advises the kernel to use huge pages for what of `len` bytes fills such pages.
+/// Advises the kernel to use huge pages for the part of `len` bytes that fills whole ones.
 pub(super) fn advise_huge_pages(start: *mut u8, len: usize) {
     let first = start.map_addr(|address| address.next_multiple_of(HUGE_PAGE));
     let whole = len.saturating_sub(first.addr() - start.addr()) / HUGE_PAGE * HUGE_PAGE;

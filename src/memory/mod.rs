@@ -491,8 +491,8 @@ fn unmapped(offset: u64, len: usize) -> AccessError {
     AccessError::Unmapped { offset, len }
 }
 
-/// Tells the kernel that memory which was not touched yet is best in huge pages: accesses to it go
-/// all over it. Does nothing for less than such a page.
+/// Advises the kernel to back memory that is not touched yet with huge pages, for tables with
+/// scattered accesses. Does nothing for less than a huge page.
 pub(crate) fn advise_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
     kernel::advise_huge_pages(memory.as_mut_ptr().cast(), size_of_val(memory));
 }

@@ -6,7 +6,7 @@ pub(crate) fn packet_crc32(_: u32, _: u32, _: &[u8]) -> Option<u32> {
     None
 }
 
-/// A sum, of which there is none.
+/// A sum that cannot be made: the type has no values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sum {}
 
@@ -16,7 +16,7 @@ impl Sum {
         None
     }
 
-    /// Returns nothing: there is no sum.
+    /// Never called, because there are no values.
     pub(crate) fn finish(self) -> u32 {
         match self {}
     }

@@ -50,7 +50,7 @@ pub(super) unsafe fn copy_unordered(to: *mut u8, from: *const u8, len: usize) ->
     true
 }
 
-/// Copies and sums nothing: there is no sum.
+/// Never called, because [`Sum`] has no values here.
 ///
 /// # Safety
 ///

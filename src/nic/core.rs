@@ -35,8 +35,9 @@ pub(super) struct Core {
 /// State of the core as it was when the lock was released last, for threads that do not take it: a
 /// poll that finds nothing needs no lock of the core.
 ///
-/// A thread that sees an event sees the hints from before it was delivered, and a thread sees those
-/// of its own calls. What another thread changes meanwhile is for its next poll.
+/// The hints are updated when the lock is released, and before an event is delivered. So a thread
+/// sees at least what its own calls did, and what led to the events that it has taken. Changes by
+/// other threads meanwhile are for its next poll.
 #[derive(Debug)]
 pub(super) struct Hints {
     /// Whether there are completions in any queue.

@@ -92,7 +92,7 @@ impl Usage {
         }
     }
 
-    /// What the flows of a report use on each route.
+    /// Returns the PSNs that each flow of a report uses, by route.
     fn by_route(
         &self,
         report: &Report,

@@ -87,9 +87,9 @@ impl<'a> Outbound<'a> {
         self.bytes.len()
     }
 
-    /// Puts in its ICRC, and its payload, if that is referenced: in one pass, where the processor
-    /// can. An ICRC that is to be wrong is changed. Returns the packet with its ICRC; `None` if its
-    /// payload is not mapped any more.
+    /// Writes the ICRC, and copies payload that is referenced, in one pass where the processor can.
+    /// Applies the fault injector's change of the ICRC. Returns the packet with its ICRC; `None` if
+    /// its payload is not mapped any more.
     #[inline]
     pub fn seal(self, prefix: &Prefix) -> Option<&'a mut [u8]> {
         match self.payload {

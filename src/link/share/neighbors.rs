@@ -86,7 +86,7 @@ pub(crate) struct Neighbors {
     last: (Gid, usize),
     /// Rings with packets that are not published.
     unpublished: Vec<Place>,
-    /// Rings that this batch did not use because they were not adopted.
+    /// Rings that were not adopted when this batch first needed them, and that it does not use.
     unadopted: Vec<Place>,
     /// Rings with packets that wait for room.
     backlogged: Vec<Backlogged>,
@@ -262,7 +262,7 @@ impl Neighbors {
         self.fullest = fullest;
     }
 
-    /// The next batch uses rings that were adopted.
+    /// Looks which of the rings that this batch did not use are adopted: the next batch uses them.
     #[cold]
     fn look_for_adopted(&mut self) {
         while let Some(place) = self.unadopted.pop() {

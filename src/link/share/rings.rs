@@ -89,8 +89,8 @@ impl Rings {
         }
     }
 
-    /// Looks at the rings from which nothing was taken yet; returns whether packets wait in one.
-    /// What the next take begins with was there before this call ended.
+    /// Marks the rings from which nothing was taken yet and in which packets wait; returns whether
+    /// there is one. The next take may begin with the rings that are marked.
     #[inline]
     pub(crate) fn look_at_new(&mut self) -> bool {
         self.has_untouched
@@ -102,8 +102,7 @@ impl Rings {
     }
 
     /// Takes packets from the rings, instead of those of the call before; returns their number.
-    /// `begins` tells whether it may be the first from a ring in which packets
-    /// [waited](Self::look_at_new).
+    /// New rings are left out, except those that were [marked](Self::look_at_new) if `begins`.
     #[inline]
     pub(crate) fn take(&mut self, begins: bool) -> usize {
         let (mut count, mut is_one_over) = (0, false);

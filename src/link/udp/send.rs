@@ -126,7 +126,7 @@ const UNMAPPED: usize = 8;
 struct Sockets {
     main: Arc<Socket>,
     others: Vec<Other>,
-    /// The flow that was looked up last, with its socket and its port: two divisions less a packet.
+    /// Flow of the last lookup, with its socket and port: saves two divisions a packet.
     last: Option<(u16, (usize, u16))>,
 }
 

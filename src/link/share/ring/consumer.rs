@@ -50,8 +50,9 @@ pub(crate) struct Consumer {
     taken: Vec<(RecordHead, usize)>,
     /// Copy of the express record, if it was taken.
     express: [u8; EXPRESS_ROOM],
-    /// Whether nothing was taken yet, and whether packets waited when that was looked at last.
+    /// Whether nothing was taken yet.
     is_new: bool,
+    /// Whether packets waited at the last [`look_at_new`](Self::look_at_new).
     may_begin: bool,
     /// Whether the producer has gone.
     is_ended: bool,
@@ -100,15 +101,15 @@ impl Consumer {
         self.is_new
     }
 
-    /// Returns whether packets wait in it of which none was taken yet. If so, they
-    /// [may be](Self::may_begin).
+    /// Returns whether nothing was taken yet and packets wait, and keeps the answer for
+    /// [`may_begin`](Self::may_begin).
     #[cold]
     pub(crate) fn look_at_new(&mut self) -> bool {
         self.may_begin = self.is_new && self.has_packets();
         self.may_begin
     }
 
-    /// Whether the first packets waited already when they were [looked at](Self::look_at_new).
+    /// Whether the first packets waited at the last [`look_at_new`](Self::look_at_new).
     #[inline]
     pub(crate) fn may_begin(&self) -> bool {
         self.may_begin
