@@ -238,6 +238,20 @@ fn hosts_of_a_mesh_probe_each_other() {
 }
 
 #[test]
+fn host_of_a_mesh_that_refuses_is_not_dead() {
+    let servers = [(17, "one secret"), (18, "another secret")];
+    let servers = servers.map(|(host, token)| serve(host, Some(token)));
+    let hosts = servers.each_ref().map(|server| server.socket_address().to_string());
+    let output =
+        roce(&["mesh", "-c", "1", "--json"], Some("one secret")).args(&hosts).output().unwrap();
+    let report = json(&output);
+    assert_eq!(output.status.code(), Some(1), "{report:#}");
+    assert_eq!(report["silent"], Value::Array(vec![]), "{report:#}");
+    assert_eq!(report["refused"][0]["host"], hosts[1].as_str(), "{report:#}");
+    assert_eq!(report["findings"][0]["fault"], "refusing host", "{report:#}");
+}
+
+#[test]
 fn host_of_a_mesh_that_is_down_is_named() {
     let token = Some("a secret of tests");
     let up = serve(14, token);

@@ -89,6 +89,17 @@ pub enum ControlError {
     Io(#[from] io::Error),
 }
 
+impl ControlError {
+    /// Whether the peer answered, and refuses to go on: the connection itself is good.
+    pub fn is_refusal(&self) -> bool {
+        use OpeningError::{Refused, TokenNotWanted, TokenWanted};
+        matches!(
+            self,
+            Self::Failed { .. } | Self::Opening(Refused(_) | TokenNotWanted | TokenWanted)
+        )
+    }
+}
+
 /// A line of a peer that is not waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incoming<M> {

@@ -86,6 +86,8 @@ pub struct Mesh {
     pub cells: Vec<Cell>,
     /// Hosts that did not probe, with the reason.
     pub silent: Vec<(usize, String)>,
+    /// Hosts that answered and refused to probe, with the reason.
+    pub refused: Vec<(usize, String)>,
     /// Probes that could not even begin.
     pub failed: Vec<Failed>,
     /// Racks of the hosts, where they are known: hosts of one rack are as far from everything.
@@ -184,6 +186,8 @@ pub enum Fault {
     Network,
     /// A host that does not take part.
     Dead,
+    /// A host that refuses to take part: it wants another token, or has too much to do.
+    Refusing,
     /// A host that others cannot reach, or that reaches no others.
     Unreachable,
 }
@@ -199,6 +203,7 @@ impl Fault {
             Self::Pair => "bad pair",
             Self::Network => "slow network",
             Self::Dead => "dead host",
+            Self::Refusing => "refusing host",
             Self::Unreachable => "unreachable host",
         }
     }

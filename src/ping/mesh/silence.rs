@@ -1,17 +1,19 @@
-//! Hosts that do not take part: dead ones, and those that others cannot reach.
+//! Hosts that do not take part: dead ones, those that refuse, and those that others cannot reach.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Fault, Finding, Mesh, Symptom, counted};
 
-/// Names each host that is dead or unreachable, once, however many others could not reach it.
+/// Names each host that is dead, refuses or is unreachable, once, however many others could not reach it.
 pub(super) fn find(mesh: &Mesh) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut failed: BTreeMap<(usize, usize), &str> =
         mesh.failed.iter().map(|it| ((it.from, it.to), it.reason.as_str())).collect();
-    for (host, reason) in &mesh.silent {
-        let evidence = format!("it did not probe: {reason}{}", seen_by_others(mesh, *host));
-        findings.push(finding(Fault::Dead, *host, evidence));
+    let silent = mesh.silent.iter().map(|it| (Fault::Dead, "did not probe", it));
+    let refused = mesh.refused.iter().map(|it| (Fault::Refusing, "refused to probe", it));
+    for (fault, verb, (host, reason)) in silent.chain(refused) {
+        let evidence = format!("it {verb}: {reason}{}", seen_by_others(mesh, *host));
+        findings.push(finding(fault, *host, evidence));
         failed.retain(|(_, to), _| to != host);
     }
     // A host that reaches none of several peers is to blame itself.

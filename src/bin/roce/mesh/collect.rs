@@ -3,7 +3,7 @@
 use std::thread;
 
 use anyhow::Context;
-use roce::control::{Channel, Protocol, Tcp, Token, tcp};
+use roce::control::{Channel, ControlError, Protocol, Tcp, Token, tcp};
 use roce::ping::ProberConfig;
 use roce::ping::mesh::{Cell, Failed, Mesh};
 use roce::wire::source_port;
@@ -23,7 +23,7 @@ pub(crate) fn add(all: &mut Mesh, round: Mesh) {
             None => all.cells.push(cell),
         }
     }
-    (all.silent, all.failed) = (round.silent, round.failed);
+    (all.silent, all.refused, all.failed) = (round.silent, round.refused, round.failed);
 }
 
 /// Returns a mesh of hosts that have not probed yet.
@@ -63,7 +63,10 @@ pub(crate) fn round(
     let mut all = empty(hosts);
     for (from, (result, targets)) in results.into_iter().zip(&targets).enumerate() {
         match result {
-            Err(error) => all.silent.push((from, format!("{error:#}"))),
+            Err(error) => {
+                let hosts = if is_refusal(&error) { &mut all.refused } else { &mut all.silent };
+                hosts.push((from, format!("{error:#}")));
+            }
             Ok(TaskResult { failed, cells }) => {
                 let to = |target: usize| targets.get(target).copied();
                 let failed = failed.into_iter();
@@ -78,6 +81,11 @@ pub(crate) fn round(
         }
     }
     all
+}
+
+/// Whether a host answered, and refused the task.
+fn is_refusal(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(ControlError::is_refusal)
 }
 
 /// Sends a task to one host, and returns its result.

@@ -72,7 +72,7 @@ impl Metrics {
                 *state.findings.entry((finding.fault, finding.symptom, host)).or_default() += 1;
             }
         }
-        state.silent = mesh.silent.iter().map(|(host, _)| *host).collect();
+        state.silent = mesh.silent.iter().chain(&mesh.refused).map(|(host, _)| *host).collect();
         state.rounds += 1;
     }
 }

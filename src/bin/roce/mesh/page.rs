@@ -67,7 +67,7 @@ fn findings(page: &mut String, report: &Report<'_>) {
             Fault::Nic | Fault::Pair => "nic",
             Fault::Path | Fault::Network => "path",
             Fault::Host | Fault::Unresponsive => "host",
-            Fault::Dead | Fault::Unreachable => "silent",
+            Fault::Dead | Fault::Refusing | Fault::Unreachable => "silent",
         };
         let _ = writeln!(
             page,

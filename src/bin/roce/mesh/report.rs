@@ -61,9 +61,11 @@ impl<'a> Report<'a> {
         };
         let silent = self.mesh.silent.len();
         let silent = if silent > 0 { format!(", {silent} silent") } else { String::new() };
+        let refused = self.mesh.refused.len();
+        let refused = if refused > 0 { format!(", {refused} refusing") } else { String::new() };
         let probes = counted(all.sent(), "probe");
         let lost = if all.sent() > 0 { format!(", {} lost", share(&all)) } else { String::new() };
-        format!("{hosts} hosts{silent}, {probes}{lost}, {findings}")
+        format!("{hosts} hosts{silent}{refused}, {probes}{lost}, {findings}")
     }
 
     /// Returns the report as JSON.
@@ -91,8 +93,10 @@ impl<'a> Report<'a> {
                 "evidence": finding.evidence,
             })
         });
-        let silent = self.mesh.silent.iter();
-        let silent = silent.map(|(host, why)| json!({ "host": mesh.name(*host), "reason": why }));
+        let reasons = |hosts: &[(usize, String)]| -> Vec<Value> {
+            let reason = |(host, why): &_| json!({ "host": mesh.name(*host), "reason": why });
+            hosts.iter().map(reason).collect()
+        };
         let failed = self.mesh.failed.iter().map(|Failed { from, to, reason }| {
             json!({ "from": mesh.name(*from), "to": mesh.name(*to), "reason": reason })
         });
@@ -100,7 +104,8 @@ impl<'a> Report<'a> {
             "hosts": mesh.hosts,
             "rounds": self.rounds,
             "findings": findings.collect::<Vec<_>>(),
-            "silent": silent.collect::<Vec<_>>(),
+            "silent": reasons(&mesh.silent),
+            "refused": reasons(&mesh.refused),
             "failed": failed.collect::<Vec<_>>(),
             "cells": cells.collect::<Vec<_>>(),
         })
