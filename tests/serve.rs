@@ -195,6 +195,16 @@ fn wrong_options_of_nics_are_refused_before_clients_come() {
 }
 
 #[test]
+fn wrong_variables_of_links_are_refused_and_named() {
+    let mut serve = command(&["serve", "-d", &format!("udp:{}", address(19))]);
+    serve.env("ROCE_SHM", "nope").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = serve.output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("ROCE_SHM=`nope` means nothing: set it to on or off"), "{error}");
+}
+
+#[test]
 fn server_listens_only_where_its_nic_is() {
     let server = Server::start(60, &[], &[]);
     assert!(TcpStream::connect((address(61), server.0.port)).is_err());

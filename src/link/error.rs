@@ -99,6 +99,16 @@ pub enum OpenError {
         /// The interface.
         interface: String,
     },
+    /// A variable of the environment has a value without meaning.
+    #[error("{name}=`{value}` means nothing: {expected}")]
+    Variable {
+        /// Name of the variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// The values that it may have.
+        expected: &'static str,
+    },
     /// A TAP device needs a file of the system.
     #[error(
         "cannot open {path}: {source}; TAP devices need it: `modprobe tun`, in a container `--device {path}`, and the right to \

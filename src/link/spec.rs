@@ -134,9 +134,8 @@ impl Spec {
     /// With `ROCE_SHM=off` in the environment, packets to programs on this machine go through the
     /// kernel, as all others do.
     pub fn open(&self, on: Option<&str>) -> Result<Link, OpenError> {
-        let turned_off =
-            std::env::var("ROCE_SHM").is_ok_and(|it| matches!(&*it, "off" | "0" | "no"));
-        self.open_as(on, !turned_off)
+        let uses_shared_memory = variable("ROCE_SHM", "set it to on or off", switch)?;
+        self.open_as(on, uses_shared_memory.unwrap_or(true))
     }
 
     /// Opens its link, by which packets to programs on this machine go through the kernel, as all
@@ -161,8 +160,9 @@ impl Spec {
             Self::Xdp(name) => {
                 find_interface(name)?;
                 let mut config = xdp::Config::new(name);
+                let expected = "set it to a number of microseconds";
                 config.busy_poll =
-                    std::env::var("ROCE_XDP_BUSY_POLL").ok().and_then(|micros| micros.parse().ok());
+                    variable("ROCE_XDP_BUSY_POLL", expected, |micros| micros.parse().ok())?;
                 xdp::open(&config)
             }
             Self::Tap { name, addresses } => open_tap(name, addresses),
@@ -259,6 +259,31 @@ fn find_interface(name: &str) -> Result<Interface, OpenError> {
     Err(OpenError::NoInterface { name: name.to_owned(), interfaces: there })
 }
 
+/// Returns the value of a variable of the environment, if it is set.
+fn variable<T>(
+    name: &'static str,
+    expected: &'static str,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, OpenError> {
+    let Some(value) = std::env::var_os(name).filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    let value = value.to_string_lossy();
+    match parse(&value) {
+        Some(parsed) => Ok(Some(parsed)),
+        None => Err(OpenError::Variable { name, value: value.into_owned(), expected }),
+    }
+}
+
+/// Returns the position of a switch.
+fn switch(value: &str) -> Option<bool> {
+    match value {
+        "on" | "1" | "yes" => Some(true),
+        "off" | "0" | "no" => Some(false),
+        _ => None,
+    }
+}
+
 /// A link on the first free address of an interface. If there is none, the first one says why.
 fn open_first_free(interface: &Interface, uses_shared_memory: bool) -> Result<Link, OpenError> {
     let first = first_address(interface)?;
@@ -298,6 +323,13 @@ fn first_address(interface: &Interface) -> Result<IpAddr, OpenError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn switch_is_on_or_off_and_nothing_else() {
+        assert_eq!(["on", "1", "yes"].map(switch), [Some(true); 3]);
+        assert_eq!(["off", "0", "no"].map(switch), [Some(false); 3]);
+        assert_eq!(["nope", "OFF", " off"].map(switch), [None; 3]);
+    }
 
     #[test]
     fn devices_are_read_and_print_as_they_are_written() {
