@@ -9,9 +9,9 @@ use super::allocation::{NoMemory, array};
 use crate::memory::prefetch;
 use crate::verbs::{
     Access, AhHandle, Data, LKey, MwBind, PostError, QpCap, SendFlags, SendOp, SendWr, Sge, Target,
-    UdTarget, WrId, WrOpcode,
+    UdTarget, WrId, WrInfo, WrOpcode,
 };
-use crate::wire::{Bits, Psn, QKey, Qpn, RKey, XrcSrqn};
+use crate::wire::{Bits, Operation, Psn, QKey, Qpn, RKey, XrcSrqn};
 
 /// A send WQE: a work request in one cache line. What a field holds depends on the operation; the
 /// accessors say it.
@@ -38,15 +38,43 @@ pub(super) struct SendWqe {
 
 const _: () = assert!(size_of::<SendWqe>() == 64, "a work request is one cache line");
 
-/// Opcodes by number; reserved numbers are never packed.
-const OPCODES: [WrOpcode; 16] = {
-    let mut opcodes = [WrOpcode::Driver1; 16];
+/// Properties of opcodes by number; reserved numbers are never packed.
+static INFOS: [&WrInfo; 16] = {
+    let mut infos = [WrOpcode::Driver1.info(); 16];
     let mut at = 0;
     while at < WrOpcode::ALL.len() {
-        opcodes[WrOpcode::ALL[at].code() as usize] = WrOpcode::ALL[at];
+        infos[WrOpcode::ALL[at].code() as usize] = WrOpcode::ALL[at].info();
         at += 1;
     }
-    opcodes
+    infos
+};
+
+/// SENDs and WRITEs, at the bits of their numbers.
+const SENDS_AND_WRITES: u32 = {
+    let (mut set, mut at) = (0, 0);
+    while at < WrOpcode::ALL.len() {
+        let info = WrOpcode::ALL[at].info();
+        if matches!(info.operation, Some(Operation::Send | Operation::Write)) {
+            set |= 1 << info.opcode.code();
+        }
+        at += 1;
+    }
+    set
+};
+
+/// Operations with responses of their own, other than ACKs, at the bits of their numbers.
+const WITH_RESPONSES: u32 = {
+    let (mut set, mut at) = (0, 0);
+    while at < WrOpcode::ALL.len() {
+        let info = WrOpcode::ALL[at].info();
+        if let Some(operation) = info.operation
+            && operation.response().is_own()
+        {
+            set |= 1 << info.opcode.code();
+        }
+        at += 1;
+    }
+    set
 };
 
 const BEGUN: u32 = 1 << 25;
@@ -136,7 +164,29 @@ impl SendWqe {
 
     #[inline]
     pub(super) fn opcode(&self) -> WrOpcode {
-        OPCODES[(self.kind & 15) as usize]
+        self.info().opcode
+    }
+
+    /// Properties of its opcode.
+    #[inline]
+    pub(super) fn info(&self) -> &'static WrInfo {
+        INFOS[(self.kind & 15) as usize]
+    }
+
+    /// Whether it is a SEND or WRITE without a fence, and is not done.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        const FENCE: u32 = SendFlags::FENCE.bits() << 4;
+        SENDS_AND_WRITES >> (self.kind & 15) & 1 == 1
+            && self.kind & FENCE == 0
+            && self.progress & DONE == 0
+    }
+
+    /// Whether it has a response of its own, other than an ACK.
+    #[inline]
+    pub(super) fn has_response(&self) -> bool {
+        // Rule: Q-18.
+        WITH_RESPONSES >> (self.kind & 15) & 1 == 1
     }
 
     #[inline]
@@ -452,18 +502,29 @@ impl SendQueue {
     /// Returns the data of the request at `index`.
     #[inline(always)]
     pub(super) fn source(&self, index: u32) -> Source<'_> {
-        let slot = self.slot(index);
-        let wqe = &self.ring[slot];
-        let extension = self.extension.as_ref();
-        if wqe.flags().contains(SendFlags::INLINE) {
-            let len = wqe.len as usize;
-            return Source::Inline(extension.map_or(&[], |extension| extension.inline(slot, len)));
+        self.source_of(self.get(index), index)
+    }
+
+    /// Returns the data of `wqe`, the request at `index`.
+    #[inline(always)]
+    pub(super) fn source_of<'q>(&'q self, wqe: &'q SendWqe, index: u32) -> Source<'q> {
+        let is_inline = wqe.flags().contains(SendFlags::INLINE);
+        match (wqe.progress >> SGES_SHIFT) as usize {
+            1 if !is_inline => Source::Gather(core::slice::from_ref(&wqe.sge)),
+            count => self.extended_source(wqe.len, is_inline, index, count),
         }
-        Source::Gather(match (wqe.progress >> SGES_SHIFT) as usize {
-            0 => &[],
-            1 => core::slice::from_ref(&wqe.sge),
-            count => extension.map_or(&[], |extension| extension.sges(slot, count)),
-        })
+    }
+
+    /// Returns the data of a request that has other than one gather entry.
+    #[inline(never)]
+    fn extended_source(&self, len: u32, is_inline: bool, index: u32, count: usize) -> Source<'_> {
+        let (slot, extension) = (self.slot(index), self.extension.as_ref());
+        if is_inline {
+            let bytes = extension.map_or(&[][..], |extension| extension.inline(slot, len as usize));
+            return Source::Inline(bytes);
+        }
+        let sges = if count == 0 { None } else { extension };
+        Source::Gather(sges.map_or(&[], |extension| extension.sges(slot, count)))
     }
 
     /// Removes the oldest request; returns it with its index. Its slot is not free yet.

@@ -452,9 +452,10 @@ impl Draft<'_> {
 
     /// Ends it as it is: with the room for its ICRC.
     #[inline(always)]
-    fn end(mut self) {
-        (self.start, self.references) = (self.batch.len, self.batch.references.len());
-        self.batch.ends.push(self.start);
+    fn end(self) {
+        self.batch.ends.push(self.batch.len);
+        // It is finished: nothing is taken back.
+        core::mem::forget(self);
     }
 }
 

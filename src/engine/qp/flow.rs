@@ -193,18 +193,20 @@ impl Qp {
         }
     }
 
-    /// Sends the next request packet, or executes a local operation.
+    /// Sends request packets or executes local operations: at most `max` of both. Returns how many
+    /// steps that took, and the last. With congestion control it is one, which is paced.
     #[inline]
-    pub(super) fn transmit_request(
+    pub(super) fn transmit_requests(
         &mut self,
+        max: usize,
         env: &mut Env,
         batch: &mut Batch,
-    ) -> Result<Step, Failure> {
+    ) -> (usize, Result<Step, Failure>) {
         if self.cc.is_none() {
-            return self.tx.transmit_next(&self.attr, env, batch);
+            return self.tx.transmit_run(max, &self.attr, env, batch);
         }
         let (before, end) = (batch.len(), self.tx.sent_end());
-        let step = self.tx.transmit_next(&self.attr, env, batch);
+        let step = self.tx.transmit_run(1, &self.attr, env, batch);
         if batch.len() > before
             && let Some(flow) = &mut self.cc
         {

@@ -525,23 +525,26 @@ impl Qp {
         let (mut only_responses, before) = (true, batch.len());
         batch.set_path(&self.attr.path);
         let sprays = self.attr.sprays(env);
-        for _ in 0..env.config.quantum {
-            if batch.is_full() {
-                break;
-            }
+        // Nothing that the loop checks changes while requests are sent, unless data is held back or
+        // each packet has a path of its own.
+        let are_together = !sprays && !env.may_hold_data;
+        let mut left = env.config.quantum;
+        while left > 0 && !batch.is_full() {
             if sprays {
                 batch.set_path(&sprayed(&self.attr.path, env));
             }
             let held = env.may_hold_data && self.is_data_held(env);
             if !requests_first && self.may_respond(held) {
                 self.transmit_response(env, batch);
+                left -= 1;
                 continue;
             }
             only_responses = false;
-            let step = match held {
-                true => Ok(Step::Blocked),
-                false => self.transmit_request(env, batch),
+            let (steps, step) = match held {
+                true => (1, Ok(Step::Blocked)),
+                false => self.transmit_requests(if are_together { left } else { 1 }, env, batch),
             };
+            left -= steps;
             match step {
                 Ok(Step::Done) => {}
                 Err(failure) => self.fail_with(failure, env),

@@ -325,12 +325,17 @@ impl Tx {
     }
 
     /// Completes every finished work request at the head of the queue, in order.
-    #[inline(always)]
+    #[inline]
     fn retire(&mut self, attr: &Attributes, env: &mut Env) -> Result<(), Failure> {
+        let mut queue = env.completions_of(attr.send_cq);
         let mut delivered = true;
         while !self.sq.is_empty() && self.sq.get(self.sq.head()).is_done() {
             let (index, wqe) = self.sq.pop();
-            delivered &= complete_success(index, wqe, attr, env);
+            // Rule: T-48.
+            if attr.init.sq_sig_all || wqe.flags().contains(SendFlags::SIGNALED) {
+                let (wc, slot) = successful(index, wqe, attr);
+                delivered &= queue.as_mut().is_some_and(|queue| queue.add(wc, Some(slot), false));
+            }
         }
         if !delivered {
             return Err(Failure::Fatal);
@@ -352,22 +357,27 @@ impl Tx {
         // Rule: P-08.2.
         while self.sq.head() != index {
             let (before, wqe) = self.sq.pop();
-            if wqe.is_done() {
-                complete_success(before, wqe, attr, env);
-            } else {
-                complete(before, wqe, WcStatus::WrFlushErr, attr, env);
+            if !wqe.is_done() {
+                complete_in_error(before, wqe, WcStatus::WrFlushErr, attr, env);
+            } else if attr.init.sq_sig_all || wqe.flags().contains(SendFlags::SIGNALED) {
+                let (wc, slot) = successful(before, wqe, attr);
+                env.complete_for(attr.send_cq, wc, Some(slot), false);
             }
         }
         let (index, wqe) = self.sq.pop();
         // It completes even if it is unsignaled (§10.7.3.1).
-        if complete(index, wqe, status, attr, env) { Failure::Send } else { Failure::Fatal }
+        if complete_in_error(index, wqe, status, attr, env) {
+            Failure::Send
+        } else {
+            Failure::Fatal
+        }
     }
 
     /// Completes every work request as flushed, in order (P-08).
     pub(super) fn flush(&mut self, attr: &Attributes, env: &mut Env) {
         while !self.sq.is_empty() {
             let (index, wqe) = self.sq.pop();
-            complete(index, wqe, WcStatus::WrFlushErr, attr, env);
+            complete_in_error(index, wqe, WcStatus::WrFlushErr, attr, env);
         }
         (self.cursor, self.packet, self.rd_atomics, self.read_psns) = (self.sq.tail(), 0, 0, 0);
         (self.rnr_until, self.recovering) = (Instant::ZERO, false);
@@ -462,23 +472,23 @@ fn check_state(attr: &Attributes) -> Result<(), PostError> {
     })
 }
 
-/// Completes a successful work request, if a completion is wanted; returns whether there was room.
-#[inline]
-fn complete_success(index: u32, wqe: &SendWqe, attr: &Attributes, env: &mut Env) -> bool {
-    // Rule: T-48.
-    if !attr.init.sq_sig_all && !wqe.flags().contains(SendFlags::SIGNALED) {
-        return true;
-    }
-    complete(index, wqe, WcStatus::Success, attr, env)
+/// Returns the completion of a successful work request, and the slot that polling it frees.
+#[inline(always)]
+fn successful(index: u32, wqe: &SendWqe, attr: &Attributes) -> (Wc, SendSlot) {
+    let wc = Wc::new(wqe.id(), WcStatus::Success, wqe.info().completes_as, attr.qpn);
+    (wc.with_byte_len(wqe.len()), SendSlot { qp: attr.handle, index })
 }
 
-/// Completes a work request, signaled or not; returns whether there was room.
-#[inline(always)]
-fn complete(index: u32, wqe: &SendWqe, status: WcStatus, attr: &Attributes, env: &mut Env) -> bool {
-    let mut wc = Wc::new(wqe.id(), status, wqe.opcode().completes_as(), attr.qpn);
-    if status.is_success() {
-        wc = wc.with_byte_len(wqe.len());
-    }
+/// Completes a work request in error, signaled or not; returns whether there was room.
+#[cold]
+fn complete_in_error(
+    index: u32,
+    wqe: &SendWqe,
+    status: WcStatus,
+    attr: &Attributes,
+    env: &mut Env,
+) -> bool {
+    let wc = Wc::new(wqe.id(), status, wqe.info().completes_as, attr.qpn);
     let slot = SendSlot { qp: attr.handle, index };
     env.complete_for(attr.send_cq, wc, Some(slot), false)
 }
