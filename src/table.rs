@@ -180,17 +180,18 @@ pub(crate) struct Table<T> {
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Slot<T> {
-    generation: u32,
+    /// Index in the id of its object, or of the next one: slot and generation.
+    index: u32,
     /// Number of the object, if it has one.
     number: u32,
     object: Option<T>,
 }
 
 impl<T> Slot<T> {
-    /// Whether its generation is that of an id.
+    /// Whether its generation is that of an id, which leads to this slot.
     #[inline]
     fn is_of(&self, id: Id) -> bool {
-        self.generation << SLOT_BITS == id.index() & !SLOT_MASK
+        self.index == id.index()
     }
 }
 
@@ -278,12 +279,12 @@ impl<T> Table<T> {
         let chunk = &mut self.chunks[index];
         if self.free.pop_front().is_none() {
             self.used += 1;
-            chunk.push(Slot { generation: 0, number: 0, object: None });
+            chunk.push(Slot { index: at, number: 0, object: None });
         }
         let slot = &mut chunk[place];
         (slot.number, slot.object) = (number, Some(object));
         self.len += 1;
-        Some(Id::new(self.device, at | slot.generation << SLOT_BITS))
+        Some(Id::new(self.device, slot.index))
     }
 
     /// Returns the number of an object; 0 if there is no such object.
@@ -355,7 +356,7 @@ impl<T> Table<T> {
     }
 
     /// Returns an object.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
         let device = self.device;
         let slot = self.slot_mut(SlotId(id.index() & SLOT_MASK))?;
@@ -387,7 +388,7 @@ impl<T> Table<T> {
     pub(crate) fn remove_at(&mut self, at: SlotId) -> Option<T> {
         let slot = self.slot_mut(at)?;
         let object = slot.object.take()?;
-        slot.generation = slot.generation.wrapping_add(1);
+        slot.index = slot.index.wrapping_add(1 << SLOT_BITS);
         let number = slot.number;
         if let Some(numbers) = &mut self.numbers {
             numbers.remove(number);
@@ -409,12 +410,8 @@ impl<T> Table<T> {
 
     /// Returns every object and its id, in the order of their slots.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (Id, &T)> {
-        let slots = (0..).zip(self.chunks.iter().flatten());
-        slots.filter_map(|(at, slot)| Some((self.id_at(at, slot), slot.object.as_ref()?)))
-    }
-
-    fn id_at(&self, at: u32, slot: &Slot<T>) -> Id {
-        Id::new(self.device, at | slot.generation << SLOT_BITS)
+        let slots = self.chunks.iter().flatten();
+        slots.filter_map(|slot| Some((Id::new(self.device, slot.index), slot.object.as_ref()?)))
     }
 }
 

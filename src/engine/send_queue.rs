@@ -96,8 +96,8 @@ impl SendWqe {
 
     /// Packs a work request with `len` bytes of data, in place. The caller has checked it against
     /// the queue pair.
-    #[inline]
-    fn pack(&mut self, wr: &SendWr<'_>, inline: bool, len: u32) {
+    #[inline(always)]
+    fn pack(&mut self, wr: &SendWr<'_>, info: &WrInfo, inline: bool, len: u32) {
         let sges = match wr.data {
             Data::Gather(sges) if !inline => sges,
             Data::Gather(_) | Data::Inline(_) => &[],
@@ -106,7 +106,7 @@ impl SendWqe {
         let flags = ((wr.flags - SendFlags::INLINE) | inline).bits() & 15;
         (self.id, self.len) = (wr.id, len);
         self.sge = sges.first().copied().unwrap_or_default();
-        self.kind = wr.opcode().code() | flags << 4;
+        self.kind = info.opcode.code() | flags << 4;
         self.progress = u32::try_from(sges.len()).expect("the number was checked") << SGES_SHIFT;
         (self.addr, self.first, self.second, self.key) = (0, 0, 0, 0);
         match wr.target {
@@ -464,10 +464,11 @@ impl SendQueue {
 
     /// Adds a request for a message of `len` bytes. The caller has checked it against `cap`, which
     /// is always the same; `inline` holds the bytes of an inline request.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(
         &mut self,
         wr: &SendWr<'_>,
+        info: &WrInfo,
         len: u64,
         inline: Option<&[u8]>,
         cap: &QpCap,
@@ -481,7 +482,7 @@ impl SendQueue {
         }
         let slot = self.slot(self.tail);
         let len = u32::try_from(len).expect("the length was checked");
-        self.ring[slot].pack(wr, inline.is_some(), len);
+        self.ring[slot].pack(wr, info, inline.is_some(), len);
         if let Some(extension) = &mut self.extension {
             extension.keep(slot, inline, wr.data);
         }
@@ -493,7 +494,7 @@ impl SendQueue {
     /// drivers, which has no packets and which no work request has.
     pub(super) fn push_unsupported(&mut self, id: WrId, cap: &QpCap) -> Result<(), PostError> {
         let send = SendWr::new(id, SendOp::Send { imm: None }, Data::EMPTY);
-        self.push(&send, 0, None, cap)?;
+        self.push(&send, send.opcode().info(), 0, None, cap)?;
         let slot = self.slot(self.tail.wrapping_sub(1));
         self.ring[slot].kind = WrOpcode::Driver1.code();
         Ok(())
@@ -552,6 +553,8 @@ impl SendQueue {
 mod tests {
     use super::*;
 
+    const SEND: &WrInfo = WrOpcode::Send.info();
+
     #[test]
     fn order_is_kept_when_indices_wrap() {
         const CAP: QpCap = QpCap {
@@ -565,9 +568,9 @@ mod tests {
         (queue.head, queue.tail, queue.released) = (u32::MAX - 1, u32::MAX - 1, u32::MAX - 1);
         let wr = |id| SendWr::new(WrId(id), SendOp::Send { imm: None }, Data::EMPTY);
         for id in 0..3 {
-            queue.push(&wr(id), 0, None, &CAP).unwrap();
+            queue.push(&wr(id), SEND, 0, None, &CAP).unwrap();
         }
-        assert_eq!(queue.push(&wr(3), 0, None, &CAP), Err(PostError::QueueFull));
+        assert_eq!(queue.push(&wr(3), SEND, 0, None, &CAP), Err(PostError::QueueFull));
         let popped = [(); 3].map(|()| {
             let (index, wqe) = queue.pop();
             (index, *wqe)
@@ -576,19 +579,19 @@ mod tests {
         let indexes = popped.map(|(index, _)| index);
         assert_eq!(indexes, [u32::MAX - 1, u32::MAX, 0]);
         // A completed request keeps its slot until its completion is polled.
-        assert_eq!(queue.push(&wr(3), 0, None, &CAP), Err(PostError::QueueFull));
+        assert_eq!(queue.push(&wr(3), SEND, 0, None, &CAP), Err(PostError::QueueFull));
         queue.release_through(indexes[1]);
-        queue.push(&wr(3), 0, None, &CAP).unwrap();
-        queue.push(&wr(4), 0, None, &CAP).unwrap();
-        assert_eq!(queue.push(&wr(5), 0, None, &CAP), Err(PostError::QueueFull));
+        queue.push(&wr(3), SEND, 0, None, &CAP).unwrap();
+        queue.push(&wr(4), SEND, 0, None, &CAP).unwrap();
+        assert_eq!(queue.push(&wr(5), SEND, 0, None, &CAP), Err(PostError::QueueFull));
         // A completion from before a reset frees neither a request that is not completed nor one
         // that was discarded.
         queue.release_through(2);
-        assert_eq!(queue.push(&wr(5), 0, None, &CAP), Err(PostError::QueueFull));
+        assert_eq!(queue.push(&wr(5), SEND, 0, None, &CAP), Err(PostError::QueueFull));
         queue.clear();
         queue.release_through(indexes[2]);
-        (0..3).for_each(|id| queue.push(&wr(id), 0, None, &CAP).unwrap());
-        assert_eq!(queue.push(&wr(3), 0, None, &CAP), Err(PostError::QueueFull));
+        (0..3).for_each(|id| queue.push(&wr(id), SEND, 0, None, &CAP).unwrap());
+        assert_eq!(queue.push(&wr(3), SEND, 0, None, &CAP), Err(PostError::QueueFull));
     }
 
     #[test]
@@ -598,7 +601,7 @@ mod tests {
         let flags = SendFlags::all();
         let wr = SendWr { target, flags, ..SendWr::new(WrId(1), op, Data::EMPTY) };
         let mut wqe = SendWqe::EMPTY;
-        wqe.pack(&wr, false, 0);
+        wqe.pack(&wr, SEND, false, 0);
         assert_eq!(wqe.srqn(), XrcSrqn::new(0x4));
     }
 }

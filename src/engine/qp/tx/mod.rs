@@ -211,8 +211,9 @@ impl Tx {
         attr: &Attributes,
     ) -> Result<(), PostError> {
         check_state(attr)?;
-        let len = wr.check(attr.kind, &attr.init.cap, limits::MESSAGE_BYTES_MAX)?;
-        if wr.opcode().info().rd_atomic && attr.max_rd_atomic == 0 {
+        let info = wr.opcode().info();
+        let len = wr.check_as(info, attr.kind, &attr.init.cap, limits::MESSAGE_BYTES_MAX)?;
+        if info.rd_atomic && attr.max_rd_atomic == 0 {
             return Err(PostError::NoRdAtomic);
         }
         if let Target::Ud(to) = wr.target
@@ -229,10 +230,10 @@ impl Tx {
         if bytes.is_some_and(|bytes| bytes.len() as u64 != wr.data.byte_len()) {
             // The caller passed other bytes than the work request names: nothing may be sent in
             // their place.
-            let (opcode, len) = (wr.opcode(), wr.data.byte_len());
+            let (opcode, len) = (info.opcode, wr.data.byte_len());
             return Err(PostError::WrongLength { opcode, len });
         }
-        self.sq.push(wr, len, bytes, &attr.init.cap)
+        self.sq.push(wr, info, len, bytes, &attr.init.cap)
     }
 
     /// Adds a request that completes with `LOC_QP_OP_ERR` when its turn comes.

@@ -14,6 +14,7 @@ use super::super::Failure;
 use super::super::attr::Attributes;
 use super::super::responses;
 use super::response::{ResponseOutcome, ignored};
+use super::transmit::ANY;
 use super::{Step, Tx};
 use crate::time::Instant;
 use crate::verbs::{Sending, WrOpcode};
@@ -320,7 +321,7 @@ impl Tx {
         let packet = missing.psn.since(wqe.psn()).unsigned_abs();
         (self.cursor, self.packet) = (missing.index, packet);
         self.set_selecting(true);
-        let step = self.send_packet::<false>(attr, env, batch)?;
+        let step = self.send_packet::<{ ANY }>(attr, env, batch)?;
         self.set_selecting(false);
         (self.cursor, self.packet) = cursor;
         Ok(step)

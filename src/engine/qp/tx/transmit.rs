@@ -14,6 +14,15 @@ use crate::verbs::{LocalData, SendFlags, Sending, WcStatus, WrInfo, WrOpcode, li
 use crate::wire::batch::Batch;
 use crate::wire::{BthRepr, Psn};
 
+/// What is known of a request before its packet is sent: nothing but that it may be.
+pub(super) const ANY: u8 = 0;
+
+/// It is a SEND or WRITE on a reliable connection, and not repeated selectively.
+const PLAIN: u8 = 1;
+
+/// It is plain, and one packet.
+const ONE_PACKET: u8 = 2;
+
 impl Tx {
     /// Sends packets of the send queue or executes local operations: at most `max` of both, until
     /// the batch is full or nothing can be sent. Returns how many steps that took, and the last.
@@ -57,10 +66,13 @@ impl Tx {
             && attr.rules().sends == Sending::Everything
             && attr.kind.is_reliable()
             && !self.is_selecting();
-        if is_plain {
-            return self.send_packet::<true>(attr, env, batch);
+        match is_plain {
+            true if self.sq.get(self.cursor).len() <= attr.mtu => {
+                self.send_packet::<{ ONE_PACKET }>(attr, env, batch)
+            }
+            true => self.send_packet::<{ PLAIN }>(attr, env, batch),
+            false => self.transmit_other(attr, env, batch),
         }
-        self.transmit_other(attr, env, batch)
     }
 
     /// Sends or executes a work request that is not plain, if it may begin.
@@ -73,7 +85,7 @@ impl Tx {
     ) -> Result<Step, Failure> {
         match self.admit(attr, env, batch)? {
             Some(step) => Ok(step),
-            None => self.send_packet::<false>(attr, env, batch),
+            None => self.send_packet::<{ ANY }>(attr, env, batch),
         }
     }
 
@@ -189,38 +201,47 @@ impl Tx {
         Err(self.fail_request(index, status, attr, env))
     }
 
-    /// Sends the next packet of a request to a connected peer. `PLAIN` tells the compiler that it
-    /// is of a SEND or WRITE on a reliable connection, and not repeated selectively.
+    /// Sends the next packet of a request to a connected peer. `KNOWN` is what the caller knows of
+    /// the request, so that the compiler leaves out what it does not need.
     #[inline(always)]
-    pub(super) fn send_packet<const PLAIN: bool>(
+    pub(super) fn send_packet<const KNOWN: u8>(
         &mut self,
         attr: &Attributes,
         env: &mut Env,
         batch: &mut Batch,
     ) -> Result<Step, Failure> {
-        let (index, k) = (self.cursor, self.packet);
+        let (is_plain, is_one) = (KNOWN != ANY, KNOWN == ONE_PACKET);
+        let (index, k) = (self.cursor, if is_one { 0 } else { self.packet });
         let wqe = self.sq.get(index);
-        let psns = if PLAIN { packets(wqe.len(), attr.mtu) } else { wqe.psns(attr.mtu) };
+        let psns = match KNOWN {
+            ONE_PACKET => 1,
+            PLAIN => packets(wqe.len(), attr.mtu),
+            _ => wqe.psns(attr.mtu),
+        };
         let (info, is_begun) = (wqe.info(), wqe.is_begun());
         let psn = if is_begun { wqe.psn().plus(k) } else { self.next };
         // READ responses do not fill the responder's buffers: their PSNs do not count.
         let distance = psn.since(self.una).unsigned_abs();
         let unacknowledged = distance.saturating_sub(self.read_psns);
         let too_far = !is_begun && distance + psns > Psn::HALF;
-        let reliable = PLAIN || attr.kind.is_reliable();
+        let reliable = is_plain || attr.kind.is_reliable();
         // READ responses fill this side's receive buffer: no more are requested than a window ahead
         // of those that are still to come.
         let window = self.window(attr);
-        let overruns = !PLAIN && info.opcode == WrOpcode::RdmaRead && distance >= window;
+        let overruns = !is_plain && info.opcode == WrOpcode::RdmaRead && distance >= window;
         if reliable && (unacknowledged >= window || too_far || overruns) {
             return Ok(Step::Blocked);
         }
-        let sends_data = PLAIN || info.local == LocalData::Gather;
+        let sends_data = is_plain || info.local == LocalData::Gather;
         let position = position(k, if sends_data { psns } else { 1 });
         let ends = !sends_data || k + 1 == psns;
-        let len = if sends_data { payload_len(wqe.len(), attr.mtu, k) } else { 0 };
+        let len = match sends_data {
+            true if is_one => wqe.len(),
+            true => payload_len(wqe.len(), attr.mtu, k),
+            false => 0,
+        };
         let (cost, to) = (peer_window::cost(len), attr.path.destination);
-        let is_selecting = !PLAIN && self.is_selecting();
+        let is_selecting = !is_plain && self.is_selecting();
         if reliable
             && !is_selecting
             && !env.peer_windows.admits(&mut self.credit, to, cost, attr.slot, &mut env.active)
