@@ -209,11 +209,10 @@ impl Cq {
     #[inline]
     pub(super) fn poll(&mut self, out: &mut [Wc], mut release: impl FnMut(SendSlot)) -> usize {
         let mut freed: Option<SendSlot> = None;
-        let mut count = 0;
-        for to in out {
+        let count = out.len().min(self.queue.len);
+        for to in out.iter_mut().take(count) {
             let Some(Cqe { wc, slot }) = self.queue.pop() else { break };
             *to = *wc;
-            count += 1;
             if let Some(slot) = *slot
                 && let Some(before) = freed.replace(slot)
                 && before.qp != slot.qp

@@ -306,8 +306,9 @@ impl SendWqe {
 /// Number of packets of a message of `len` bytes: at least one.
 #[inline]
 pub(super) fn packets(len: u32, mtu: u32) -> u32 {
-    // Most messages are one packet, and a division takes longer than all else here.
-    if len <= mtu { 1 } else { len.div_ceil(mtu) }
+    // A division takes longer than all else here.
+    debug_assert!(mtu.is_power_of_two());
+    if len <= mtu { 1 } else { ((len - 1) >> mtu.trailing_zeros()) + 1 }
 }
 
 /// Length of a ring for `depth` requests. Indices wrap at 2^32, which the length must divide.
@@ -526,6 +527,13 @@ impl SendQueue {
         }
         let sges = if count == 0 { None } else { extension };
         Source::Gather(sges.map_or(&[], |extension| extension.sges(slot, count)))
+    }
+
+    /// Returns the oldest request and its index.
+    #[inline]
+    pub(super) fn oldest(&self) -> (u32, &SendWqe) {
+        debug_assert!(!self.is_empty());
+        (self.head, self.get(self.head))
     }
 
     /// Removes the oldest request; returns it with its index. Its slot is not free yet.

@@ -214,7 +214,8 @@ impl Qp {
         inline: &[u8],
         env: &mut Env,
     ) -> Result<(), PostError> {
-        let is_first = self.tx.is_first_on_path(&self.attr, env);
+        // One that is known is enough.
+        let is_first = !env.posted.is_first_on_path && self.tx.is_first_on_path(&self.attr, env);
         self.tx.post(wr, inline, &self.attr)?;
         self.sends_posted(is_first, env);
         Ok(())

@@ -8,11 +8,37 @@ use super::receive::{memory_domain, recv_cq_of};
 use super::resources::flush_access;
 use super::{ACCESS, Fault, INVALID, LENGTH, Message, Rx};
 use crate::verbs::{Access, SrqHandle, Wc, WcOpcode, WcStatus, WrId, limits};
-use crate::wire::{OpcodeInfo, Operation, Packet, Psn, Right};
+use crate::wire::{Opcode, OpcodeInfo, Operation, Packet, Psn, Right};
 
 impl Rx {
     /// Executes the request that is next in sequence.
     pub(super) fn execute(
+        &mut self,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        attr: &Attributes,
+        env: &mut Env,
+    ) -> Result<(), Fault> {
+        self.execute_as(packet, info, attr, env)
+    }
+
+    /// Executes a MIDDLE of a WRITE, of which a long message mostly consists. With an opcode that
+    /// the compiler knows it takes 70 instructions less.
+    #[inline(never)]
+    pub(super) fn execute_middle(
+        &mut self,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        attr: &Attributes,
+        env: &mut Env,
+    ) -> Result<(), Fault> {
+        let info = Opcode::RC_RDMA_WRITE_MIDDLE.info().unwrap_or(info);
+        self.execute_as(packet, info, attr, env)
+    }
+
+    /// Executes a request whose opcode the compiler may know.
+    #[inline(always)]
+    fn execute_as(
         &mut self,
         packet: &Packet<'_>,
         info: &OpcodeInfo,
@@ -154,6 +180,7 @@ impl Rx {
         }
     }
 
+    #[inline(always)]
     fn execute_write(
         &mut self,
         packet: &Packet<'_>,
@@ -191,6 +218,7 @@ impl Rx {
     }
 
     /// Writes the payload of a WRITE packet to memory; returns the length of the whole message.
+    #[inline(always)]
     fn write_packet(
         &mut self,
         packet: &Packet<'_>,

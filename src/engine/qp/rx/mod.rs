@@ -204,14 +204,14 @@ impl Rx {
     ) -> Result<(), Failure> {
         (self.nak_sent, self.rnr_sent) = (false, false);
         self.responses.note_request();
-        // A whole message between others, for a receive of its own, passes the checks of sequence
-        // and access.
+        // A whole SEND between others, for a receive of its own, passes the checks of sequence and
+        // access. What the compiler knows of an opcode is not looked up.
         let is_between = self.message.is_none() && self.spare.is_none() && attr.srq.is_none();
-        let executed = match Opcode::RC_SEND_ONLY.info() {
-            // What the compiler knows of this opcode it does not look up.
-            Some(only) if info.opcode == only.opcode && is_between => {
-                self.execute_send::<true>(packet, only, attr, env)
+        let executed = match info.opcode {
+            opcode @ Opcode::RC_SEND_ONLY if is_between => {
+                self.execute_send::<true>(packet, opcode.info().unwrap_or(info), attr, env)
             }
+            Opcode::RC_RDMA_WRITE_MIDDLE => self.execute_middle(packet, info, attr, env),
             _ => self.execute(packet, info, attr, env),
         };
         match executed {

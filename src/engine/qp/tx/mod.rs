@@ -25,7 +25,7 @@ pub(super) use headers::{pad_for, position};
 pub(super) use response::ResponseOutcome;
 
 use super::super::cq::SendSlot;
-use super::super::env::Env;
+use super::super::env::{Completions, Env};
 use super::super::peer_window::FlowCredit;
 use super::super::send_queue::{SendQueue, SendWqe, Source};
 use super::super::timers::Timer;
@@ -332,11 +332,7 @@ impl Tx {
         let mut delivered = true;
         while !self.sq.is_empty() && self.sq.get(self.sq.head()).is_done() {
             let (index, wqe) = self.sq.pop();
-            // Rule: T-48.
-            if attr.init.sq_sig_all || wqe.flags().contains(SendFlags::SIGNALED) {
-                let (wc, slot) = successful(index, wqe, attr);
-                delivered &= queue.as_mut().is_some_and(|queue| queue.add(wc, Some(slot), false));
-            }
+            delivered &= complete(index, wqe, attr, queue.as_mut());
         }
         if !delivered {
             return Err(Failure::Fatal);
@@ -358,11 +354,10 @@ impl Tx {
         // Rule: P-08.2.
         while self.sq.head() != index {
             let (before, wqe) = self.sq.pop();
-            if !wqe.is_done() {
+            if wqe.is_done() {
+                complete(before, wqe, attr, env.completions_of(attr.send_cq).as_mut());
+            } else {
                 complete_in_error(before, wqe, WcStatus::WrFlushErr, attr, env);
-            } else if attr.init.sq_sig_all || wqe.flags().contains(SendFlags::SIGNALED) {
-                let (wc, slot) = successful(before, wqe, attr);
-                env.complete_for(attr.send_cq, wc, Some(slot), false);
             }
         }
         let (index, wqe) = self.sq.pop();
@@ -473,11 +468,21 @@ fn check_state(attr: &Attributes) -> Result<(), PostError> {
     })
 }
 
-/// Returns the completion of a successful work request, and the slot that polling it frees.
+/// Completes a successful work request, if a completion is wanted; returns whether there was room.
 #[inline(always)]
-fn successful(index: u32, wqe: &SendWqe, attr: &Attributes) -> (Wc, SendSlot) {
+fn complete(
+    index: u32,
+    wqe: &SendWqe,
+    attr: &Attributes,
+    queue: Option<&mut Completions<'_>>,
+) -> bool {
+    // Rule: T-48.
+    if !attr.init.sq_sig_all && !wqe.flags().contains(SendFlags::SIGNALED) {
+        return true;
+    }
     let wc = Wc::new(wqe.id(), WcStatus::Success, wqe.info().completes_as, attr.qpn);
-    (wc.with_byte_len(wqe.len()), SendSlot { qp: attr.handle, index })
+    let slot = SendSlot { qp: attr.handle, index };
+    queue.is_some_and(|queue| queue.add(wc.with_byte_len(wqe.len()), Some(slot), false))
 }
 
 /// Completes a work request in error, signaled or not; returns whether there was room.

@@ -11,7 +11,7 @@ use super::super::super::send_queue::Source;
 use super::super::super::sge::scatter_into;
 use super::super::Failure;
 use super::super::attr::Attributes;
-use super::{PeerMsn, Tx};
+use super::{PeerMsn, Tx, complete};
 use crate::memory::Payload;
 use crate::verbs::{WcStatus, WrOpcode};
 use crate::wire::aeth::{Answer, Credits, NakCode};
@@ -210,7 +210,7 @@ impl Tx {
                 return Ok(Before::Missing);
             }
             self.made_progress();
-            self.finish_before(psn, attr);
+            self.complete_run(psn, attr, env)?;
             self.complete_finished(attr, env)?;
         }
         self.skip_acknowledged();
@@ -218,29 +218,32 @@ impl Tx {
         Ok(Before::Acknowledged)
     }
 
-    /// Finishes the request at the head of the queue and those behind it that end before `psn`, up
+    /// Completes the request at the head of the queue and those behind it that end before `psn`, up
     /// to one that waits for a response of its own or was finished before.
-    fn finish_before(&mut self, psn: Psn, attr: &Attributes) {
-        let mut index = self.sq.head();
+    fn complete_run(&mut self, psn: Psn, attr: &Attributes, env: &mut Env) -> Result<(), Failure> {
+        // The completion queue is found once for all of them: 40 instructions less for each.
+        let mut queue = env.completions_of(attr.send_cq);
+        let mut delivered = true;
         loop {
-            let wqe = self.sq.get_mut(index);
+            let (index, wqe) = self.sq.oldest();
             let end = wqe.psn().plus(wqe.psns(attr.mtu));
             if end.since(psn) > 0 {
                 self.una = psn;
-                return;
+                break;
             }
-            wqe.finish();
+            delivered &= complete(index, wqe, attr, queue.as_mut());
+            self.sq.pop();
             self.note_finished(index);
             self.una = end;
-            index = index.wrapping_add(1);
-            if index == self.sq.tail() || psn == end {
-                return;
+            if self.sq.is_empty() || psn == end {
+                break;
             }
-            let next = self.sq.get(index);
+            let (_, next) = self.sq.oldest();
             if !next.is_begun() || next.is_done() || next.has_response() {
-                return;
+                break;
             }
         }
+        if delivered { Ok(()) } else { Err(Failure::Fatal) }
     }
 
     /// Counts a request that the responder has executed.

@@ -250,7 +250,7 @@ impl Tx {
         }
         let ack_req = ends
             || is_selecting
-            || (unacknowledged + 1).is_multiple_of((window / 2).max(1))
+            || completes_half(unacknowledged + 1, window)
             || env.peer_windows.is_filled_by(&self.credit, cost);
         let opcode = attr.opcode(request_opcode(info.opcode, position));
         let bth = BthRepr {
@@ -346,6 +346,14 @@ fn bind_window(wqe: &SendWqe, attr: &Attributes, env: &mut Env) -> Result<(), Re
     let (mr, start, len, access) = (bind.mr, bind.addr, bind.length, bind.access);
     let bind = Bind { window, new_low, mr, start, len, access, kind };
     env.keys.bind(attr.pd, attr.window_owner(), bind)
+}
+
+/// Whether a packet is the last of half a window.
+#[inline]
+fn completes_half(unacknowledged: u32, window: u32) -> bool {
+    let half = (window / 2).max(1);
+    // Mostly there is less in flight, and no division is needed.
+    unacknowledged >= half && unacknowledged.is_multiple_of(half)
 }
 
 /// Number of payload bytes in packet `k` of a message of `len` bytes.
