@@ -164,7 +164,10 @@ pub(crate) struct Table<T> {
     device: DeviceTag,
     /// Numbers of the objects, if they have some.
     numbers: Option<Numbers>,
-    /// Room for slots; those that were ever used are in it.
+    /// Room for the first slots; those that were ever used are in it. Most tables have no others,
+    /// and a slot of these is found with 5 instructions instead of 16.
+    first: Vec<Slot<T>>,
+    /// Room for the other slots.
     chunks: Vec<Vec<Slot<T>>>,
     /// Free slots, first freed first: a stale id does not match for as long as possible.
     free: VecDeque<u32>,
@@ -206,8 +209,8 @@ impl<T> Table<T> {
     /// A table of at most `limit` objects that have no numbers.
     pub(crate) fn new(limit: usize, device: DeviceTag) -> Self {
         assert!(limit <= TABLE_MAX, "slots have twenty bits");
-        let (chunks, free) = (Vec::new(), VecDeque::new());
-        Self { device, numbers: None, chunks, free, used: 0, limit, len: 0 }
+        let (first, chunks, free) = (Vec::new(), Vec::new(), VecDeque::new());
+        Self { device, numbers: None, first, chunks, free, used: 0, limit, len: 0 }
     }
 
     /// A table of at most `limit` objects that have numbers.
@@ -232,12 +235,20 @@ impl<T> Table<T> {
             && chunk.try_reserve_exact(more).is_ok();
         if has_memory {
             advise_huge_pages(chunk.spare_capacity_mut());
-            self.chunks.push(chunk);
+            match index {
+                0 => self.first = chunk,
+                _ => self.chunks.push(chunk),
+            }
         }
         has_memory
     }
 
-    /// Returns the chunk of a slot, and its index there.
+    /// Whether there is room for the slots of a chunk.
+    fn has_chunk(&self, index: usize) -> bool {
+        if index == 0 { self.first.capacity() > 0 } else { index <= self.chunks.len() }
+    }
+
+    /// Returns the chunk of a slot, and its index there. The first slots are chunk 0.
     #[inline]
     const fn position(at: usize) -> (usize, usize) {
         match at.checked_sub(CHUNKS * CHUNK) {
@@ -263,7 +274,7 @@ impl<T> Table<T> {
         }
         let at = self.free.front().copied().unwrap_or(self.used);
         let (index, place) = Self::position(at as usize);
-        if index >= self.chunks.len() && !self.grow() {
+        if !self.has_chunk(index) && !self.grow() {
             return None;
         }
         let number = match &mut self.numbers {
@@ -276,7 +287,10 @@ impl<T> Table<T> {
             }
             None => 0,
         };
-        let chunk = &mut self.chunks[index];
+        let chunk = match index {
+            0 => &mut self.first,
+            _ => &mut self.chunks[index - 1],
+        };
         if self.free.pop_front().is_none() {
             self.used += 1;
             chunk.push(Slot { index: at, number: 0, object: None });
@@ -295,14 +309,25 @@ impl<T> Table<T> {
 
     #[inline]
     fn slot(&self, at: SlotId) -> Option<&Slot<T>> {
+        if let Some(slot) = self.first.get(at.0 as usize) {
+            return Some(slot);
+        }
         let (index, place) = Self::position(at.0 as usize);
-        self.chunks.get(index)?.get(place)
+        self.chunks.get(index.checked_sub(1)?)?.get(place)
     }
 
     #[inline]
     fn slot_mut(&mut self, at: SlotId) -> Option<&mut Slot<T>> {
+        if (at.0 as usize) < self.first.len() {
+            return self.first.get_mut(at.0 as usize);
+        }
         let (index, place) = Self::position(at.0 as usize);
-        self.chunks.get_mut(index)?.get_mut(place)
+        self.chunks.get_mut(index.checked_sub(1)?)?.get_mut(place)
+    }
+
+    /// Every slot that was ever used, in order.
+    fn slots(&self) -> impl Iterator<Item = &Slot<T>> {
+        self.first.iter().chain(self.chunks.iter().flatten())
     }
 
     /// Returns the slot of the object with this number.
@@ -405,12 +430,12 @@ impl<T> Table<T> {
 
     /// Returns every object, in the order of their slots.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.chunks.iter().flatten().filter_map(|slot| slot.object.as_ref())
+        self.slots().filter_map(|slot| slot.object.as_ref())
     }
 
     /// Returns every object and its id, in the order of their slots.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (Id, &T)> {
-        let slots = self.chunks.iter().flatten();
+        let slots = self.slots();
         slots.filter_map(|slot| Some((Id::new(self.device, slot.index), slot.object.as_ref()?)))
     }
 }
