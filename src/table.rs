@@ -307,7 +307,7 @@ impl<T> Table<T> {
         slot.map_or(0, |slot| slot.number)
     }
 
-    #[inline]
+    #[inline(always)]
     fn slot(&self, at: SlotId) -> Option<&Slot<T>> {
         if let Some(slot) = self.first.get(at.0 as usize) {
             return Some(slot);
@@ -316,7 +316,7 @@ impl<T> Table<T> {
         self.chunks.get(index.checked_sub(1)?)?.get(place)
     }
 
-    #[inline]
+    #[inline(always)]
     fn slot_mut(&mut self, at: SlotId) -> Option<&mut Slot<T>> {
         if (at.0 as usize) < self.first.len() {
             return self.first.get_mut(at.0 as usize);
