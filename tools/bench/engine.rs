@@ -3,11 +3,12 @@
 //!
 //! ```text
 //! cargo run --release --example bench-engine [send|post|scale|write]
-//! valgrind --tool=callgrind bench-engine send 100
+//! valgrind --tool=callgrind bench-engine send 100 [64]
 //! ```
 //!
-//! With a number, `send` and `write` play so many rounds of 64 messages and read no clock: the
-//! difference of two such runs is the number of instructions of the rounds between.
+//! With a number, `send` and `write` play so many rounds of 64 messages, or of another number, and
+//! read no clock: the difference of two such runs is the number of instructions of the rounds
+//! between. The messages of a round share one ACK.
 //!
 //! `ROCE_CC` and its like switch congestion control on: nothing is marked.
 //!
@@ -382,6 +383,9 @@ fn main() {
     let wanted = std::env::args().nth(1);
     if let Some(rounds) = std::env::args().nth(2) {
         let traffic = if wanted.as_deref() == Some("write") { WRITES } else { SENDS };
+        let burst =
+            std::env::args().nth(3).map(|burst| burst.parse().expect("a number of messages"));
+        let traffic = Traffic { burst: burst.unwrap_or(BURST), ..traffic };
         return play(traffic, rounds.parse().expect("a number of rounds"));
     }
     let benches: [(&str, fn()); 4] = [

@@ -287,36 +287,57 @@ impl Qp {
         info: &OpcodeInfo,
         env: &mut Env,
     ) -> Result<(), Counter> {
-        if self.expects(received, packet, info) {
-            let psn = self.rx.epsn();
-            let handled = self.rx.execute_expected(packet, info, &self.attr, env);
-            self.check(handled, env);
-            if self.rx.responses().is_pending() {
-                self.schedule(env);
+        if self.is_of_peer(received, packet, info) {
+            let (rules, role) = (*self.attr.rules(), info.role);
+            if role == Role::Request && rules.requests && self.rx.expects(packet) {
+                self.handle_expected(received, packet, info, env);
+                return Ok(());
             }
-            if self.rx.epsn() != psn {
-                self.port.learn(received.source_port, env.now);
+            if info.operation == Operation::Acknowledge && rules.responses {
+                let una = self.tx.una();
+                self.handle_response(packet, env);
+                if self.tx.una() != una {
+                    self.port.learn(received.source_port, env.now);
+                }
+                return Ok(());
             }
-            return Ok(());
         }
         self.accept_checked(received, packet, info, env)
     }
 
-    /// Whether a packet is the request that a reliable connection expects next: all checks of
-    /// [`accept_checked`](Self::accept_checked) are known to pass. So most requests take 150
-    /// instructions less.
+    /// Whether a packet for a reliable connection comes from its peer, by the port and through the
+    /// partition that are known, and tells nothing to congestion control: of the checks of
+    /// [`accept_checked`](Self::accept_checked) only that of the state is left. So most packets take
+    /// 150 instructions less.
     #[inline(always)]
-    fn expects(&self, received: &Received<'_>, packet: &Packet<'_>, info: &OpcodeInfo) -> bool {
-        self.rx.expects(packet)
-            && info.role == Role::Request
-            && info.service == self.attr.service
+    fn is_of_peer(&self, received: &Received<'_>, packet: &Packet<'_>, info: &OpcodeInfo) -> bool {
+        info.service == self.attr.service
             && self.attr.kind == QpType::Rc
-            && self.attr.rules().requests
             && self.is_from_peer(received)
             && self.port.is(received.source_port)
             && self.attr.pkey.matches(packet.bth().pkey())
             && received.ecn != CONGESTION_EXPERIENCED
             && self.cc.is_none()
+    }
+
+    /// Handles the request that is expected next.
+    #[inline(always)]
+    fn handle_expected(
+        &mut self,
+        received: &Received<'_>,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        env: &mut Env,
+    ) {
+        let psn = self.rx.epsn();
+        let handled = self.rx.execute_expected(packet, info, &self.attr, env);
+        self.check(handled, env);
+        if self.rx.responses().is_pending() {
+            self.schedule(env);
+        }
+        if self.rx.epsn() != psn {
+            self.port.learn(received.source_port, env.now);
+        }
     }
 
     /// Checks a packet and accepts it, or names the reason to drop it.
@@ -583,7 +604,7 @@ impl Qp {
                 continue;
             }
             only_responses = false;
-            let (steps, step) = match held {
+            let (steps, step) = match held || !self.tx.has_work() {
                 true => (1, Ok(Step::Blocked)),
                 false => self.transmit_requests(if are_together { left } else { 1 }, env, batch),
             };
