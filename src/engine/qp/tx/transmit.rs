@@ -60,8 +60,7 @@ impl Tx {
             return Ok(Step::Blocked);
         }
         // A SEND or WRITE without a fence passes all that `admit` checks, unless credits or the
-        // state hold it back. What is known of it saves 110
-        // instructions.
+        // state hold it back. What is known of it saves 110 instructions.
         let is_plain = self.sq.get(self.cursor).is_plain()
             && self.credit_limit.is_none()
             && attr.rules().sends == Sending::Everything
