@@ -157,23 +157,45 @@ impl Env {
         slot: Option<SendSlot>,
         solicited: bool,
     ) -> bool {
-        let now = self.now;
-        let Some(queue) = self.cqs.get_mut(cq.0) else { return false };
-        match queue.push(wc, slot, solicited, now) {
-            Delivered::Quietly => {
-                self.completions += 1;
-                true
-            }
+        let Some(mut queue) = self.completions_of(cq) else { return false };
+        queue.add(wc, slot, solicited)
+    }
+
+    /// Returns a completion queue to add completions to.
+    #[inline(always)]
+    pub(super) fn completions_of(&mut self, cq: CqHandle) -> Option<Completions<'_>> {
+        let (now, handle) = (self.now, cq);
+        let Self { cqs, completions: count, events, .. } = self;
+        Some(Completions { cq: cqs.get_mut(cq.0)?, handle, now, count, events })
+    }
+}
+
+/// A completion queue that completions are added to, found once for several.
+pub(super) struct Completions<'e> {
+    cq: &'e mut Cq,
+    handle: CqHandle,
+    now: Instant,
+    /// Number of completions in all queues.
+    count: &'e mut usize,
+    events: &'e mut VecDeque<Event>,
+}
+
+impl Completions<'_> {
+    /// Adds a completion; polling it frees a slot of a send queue. Returns whether there was room.
+    #[inline(always)]
+    pub(super) fn add(&mut self, wc: Wc, slot: Option<SendSlot>, solicited: bool) -> bool {
+        match self.cq.push(wc, slot, solicited, self.now) {
+            Delivered::Quietly => *self.count += 1,
             Delivered::WithEvent => {
-                self.completions += 1;
-                self.events.push_back(Event::Completion(cq));
-                true
+                *self.count += 1;
+                self.events.push_back(Event::Completion(self.handle));
             }
             Delivered::Overrun => {
-                self.raise(AsyncEvent::Cq(EventType::CqErr, cq));
-                false
+                self.events.push_back(Event::Async(AsyncEvent::Cq(EventType::CqErr, self.handle)));
+                return false;
             }
-            Delivered::Lost => false,
+            Delivered::Lost => return false,
         }
+        true
     }
 }

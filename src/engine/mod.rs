@@ -265,6 +265,7 @@ impl Engine {
     }
 
     /// Handles a packet that came at `now`.
+    #[inline(never)]
     pub fn handle_packet(&mut self, now: Instant, received: &Received<'_>) -> Disposition {
         self.env.advance(now);
         self.env.counters.add(Counter::Received);

@@ -43,6 +43,12 @@ impl Default for PeerPort {
 }
 
 impl PeerPort {
+    /// Whether this is the port that packets came from before.
+    #[inline]
+    pub(super) fn is(&self, port: u16) -> bool {
+        port == self.port
+    }
+
     /// Whether a packet from this port is accepted.
     #[inline]
     pub(super) fn admits(&mut self, port: u16, env: &Env) -> bool {

@@ -78,7 +78,7 @@ impl PeerWindows {
     }
 
     /// Whether a packet may be sent now. If not, its queue pair becomes active when it may.
-    #[inline]
+    #[inline(always)]
     pub(super) fn admits(
         &mut self,
         credit: &mut FlowCredit,
@@ -87,7 +87,22 @@ impl PeerWindows {
         slot: SlotId,
         active: &mut VecDeque<SlotId>,
     ) -> bool {
-        let Some(limit) = self.limit else { return true };
+        match self.limit {
+            None => true,
+            Some(limit) => self.admits_within(limit, credit, to, cost, slot, active),
+        }
+    }
+
+    #[inline(never)]
+    fn admits_within(
+        &mut self,
+        limit: u32,
+        credit: &mut FlowCredit,
+        to: Gid,
+        cost: u32,
+        slot: SlotId,
+        active: &mut VecDeque<SlotId>,
+    ) -> bool {
         let at = self.window_of(credit, to, active);
         let Some(window) = self.windows.get_mut(at) else { return true };
         let is_alone = window.in_flight == credit.cost && window.waiting.is_empty();

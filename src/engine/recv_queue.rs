@@ -91,7 +91,7 @@ impl RecvQueue {
     }
 
     /// Adds a request.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         wr.check(self.max_sge)?;
         if self.slots.is_empty() {
@@ -141,7 +141,7 @@ impl RecvQueue {
     }
 
     /// Removes the oldest request for a message.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self) -> Option<RecvSlot> {
         let at = self.head;
         self.head = self.slots.get(at as usize)?.next;
@@ -154,13 +154,22 @@ impl RecvQueue {
     }
 
     /// Returns the buffers of a request that was taken.
-    #[inline]
+    #[inline(always)]
     pub(super) fn sges(&self, taken: RecvSlot) -> &[Sge] {
         let slot = &self.slots[taken.0 as usize];
         match slot.sges {
-            0 => &[],
             1 => core::slice::from_ref(&slot.sge),
-            count => &self.sges[taken.0 as usize * self.max_sge as usize..][..count as usize],
+            count => self.listed_sges(taken, count as usize),
+        }
+    }
+
+    /// Returns the buffers of a request that has other than one.
+    #[inline(never)]
+    fn listed_sges(&self, taken: RecvSlot, count: usize) -> &[Sge] {
+        if count == 0 {
+            &[]
+        } else {
+            &self.sges[taken.0 as usize * self.max_sge as usize..][..count]
         }
     }
 

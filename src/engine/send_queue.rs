@@ -9,9 +9,9 @@ use super::allocation::{NoMemory, array};
 use crate::memory::prefetch;
 use crate::verbs::{
     Access, AhHandle, Data, LKey, MwBind, PostError, QpCap, SendFlags, SendOp, SendWr, Sge, Target,
-    UdTarget, WrId, WrOpcode,
+    UdTarget, WrId, WrInfo, WrOpcode,
 };
-use crate::wire::{Bits, Psn, QKey, Qpn, RKey, XrcSrqn};
+use crate::wire::{Bits, Operation, Psn, QKey, Qpn, RKey, XrcSrqn};
 
 /// A send WQE: a work request in one cache line. What a field holds depends on the operation; the
 /// accessors say it.
@@ -38,15 +38,43 @@ pub(super) struct SendWqe {
 
 const _: () = assert!(size_of::<SendWqe>() == 64, "a work request is one cache line");
 
-/// Opcodes by number; reserved numbers are never packed.
-const OPCODES: [WrOpcode; 16] = {
-    let mut opcodes = [WrOpcode::Driver1; 16];
+/// Properties of opcodes by number; reserved numbers are never packed.
+static INFOS: [&WrInfo; 16] = {
+    let mut infos = [WrOpcode::Driver1.info(); 16];
     let mut at = 0;
     while at < WrOpcode::ALL.len() {
-        opcodes[WrOpcode::ALL[at].code() as usize] = WrOpcode::ALL[at];
+        infos[WrOpcode::ALL[at].code() as usize] = WrOpcode::ALL[at].info();
         at += 1;
     }
-    opcodes
+    infos
+};
+
+/// SENDs and WRITEs, at the bits of their numbers.
+const SENDS_AND_WRITES: u32 = {
+    let (mut set, mut at) = (0, 0);
+    while at < WrOpcode::ALL.len() {
+        let info = WrOpcode::ALL[at].info();
+        if matches!(info.operation, Some(Operation::Send | Operation::Write)) {
+            set |= 1 << info.opcode.code();
+        }
+        at += 1;
+    }
+    set
+};
+
+/// Operations with responses of their own, other than ACKs, at the bits of their numbers.
+const WITH_RESPONSES: u32 = {
+    let (mut set, mut at) = (0, 0);
+    while at < WrOpcode::ALL.len() {
+        let info = WrOpcode::ALL[at].info();
+        if let Some(operation) = info.operation
+            && operation.response().is_own()
+        {
+            set |= 1 << info.opcode.code();
+        }
+        at += 1;
+    }
+    set
 };
 
 const BEGUN: u32 = 1 << 25;
@@ -68,8 +96,8 @@ impl SendWqe {
 
     /// Packs a work request with `len` bytes of data, in place. The caller has checked it against
     /// the queue pair.
-    #[inline]
-    fn pack(&mut self, wr: &SendWr<'_>, inline: bool, len: u32) {
+    #[inline(always)]
+    fn pack(&mut self, wr: &SendWr<'_>, info: &WrInfo, inline: bool, len: u32) {
         let sges = match wr.data {
             Data::Gather(sges) if !inline => sges,
             Data::Gather(_) | Data::Inline(_) => &[],
@@ -78,7 +106,7 @@ impl SendWqe {
         let flags = ((wr.flags - SendFlags::INLINE) | inline).bits() & 15;
         (self.id, self.len) = (wr.id, len);
         self.sge = sges.first().copied().unwrap_or_default();
-        self.kind = wr.opcode().code() | flags << 4;
+        self.kind = info.opcode.code() | flags << 4;
         self.progress = u32::try_from(sges.len()).expect("the number was checked") << SGES_SHIFT;
         (self.addr, self.first, self.second, self.key) = (0, 0, 0, 0);
         match wr.target {
@@ -136,7 +164,29 @@ impl SendWqe {
 
     #[inline]
     pub(super) fn opcode(&self) -> WrOpcode {
-        OPCODES[(self.kind & 15) as usize]
+        self.info().opcode
+    }
+
+    /// Properties of its opcode.
+    #[inline]
+    pub(super) fn info(&self) -> &'static WrInfo {
+        INFOS[(self.kind & 15) as usize]
+    }
+
+    /// Whether it is a SEND or WRITE without a fence, and is not done.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        const FENCE: u32 = SendFlags::FENCE.bits() << 4;
+        SENDS_AND_WRITES >> (self.kind & 15) & 1 == 1
+            && self.kind & FENCE == 0
+            && self.progress & DONE == 0
+    }
+
+    /// Whether it has a response of its own, other than an ACK.
+    #[inline]
+    pub(super) fn has_response(&self) -> bool {
+        // Rule: Q-18.
+        WITH_RESPONSES >> (self.kind & 15) & 1 == 1
     }
 
     #[inline]
@@ -256,8 +306,9 @@ impl SendWqe {
 /// Number of packets of a message of `len` bytes: at least one.
 #[inline]
 pub(super) fn packets(len: u32, mtu: u32) -> u32 {
-    // Most messages are one packet, and a division takes longer than all else here.
-    if len <= mtu { 1 } else { len.div_ceil(mtu) }
+    // A division takes longer than all else here.
+    debug_assert!(mtu.is_power_of_two());
+    if len <= mtu { 1 } else { ((len - 1) >> mtu.trailing_zeros()) + 1 }
 }
 
 /// Length of a ring for `depth` requests. Indices wrap at 2^32, which the length must divide.
@@ -414,10 +465,11 @@ impl SendQueue {
 
     /// Adds a request for a message of `len` bytes. The caller has checked it against `cap`, which
     /// is always the same; `inline` holds the bytes of an inline request.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(
         &mut self,
         wr: &SendWr<'_>,
+        info: &WrInfo,
         len: u64,
         inline: Option<&[u8]>,
         cap: &QpCap,
@@ -431,7 +483,7 @@ impl SendQueue {
         }
         let slot = self.slot(self.tail);
         let len = u32::try_from(len).expect("the length was checked");
-        self.ring[slot].pack(wr, inline.is_some(), len);
+        self.ring[slot].pack(wr, info, inline.is_some(), len);
         if let Some(extension) = &mut self.extension {
             extension.keep(slot, inline, wr.data);
         }
@@ -443,7 +495,7 @@ impl SendQueue {
     /// drivers, which has no packets and which no work request has.
     pub(super) fn push_unsupported(&mut self, id: WrId, cap: &QpCap) -> Result<(), PostError> {
         let send = SendWr::new(id, SendOp::Send { imm: None }, Data::EMPTY);
-        self.push(&send, 0, None, cap)?;
+        self.push(&send, send.opcode().info(), 0, None, cap)?;
         let slot = self.slot(self.tail.wrapping_sub(1));
         self.ring[slot].kind = WrOpcode::Driver1.code();
         Ok(())
@@ -452,18 +504,36 @@ impl SendQueue {
     /// Returns the data of the request at `index`.
     #[inline(always)]
     pub(super) fn source(&self, index: u32) -> Source<'_> {
-        let slot = self.slot(index);
-        let wqe = &self.ring[slot];
-        let extension = self.extension.as_ref();
-        if wqe.flags().contains(SendFlags::INLINE) {
-            let len = wqe.len as usize;
-            return Source::Inline(extension.map_or(&[], |extension| extension.inline(slot, len)));
+        self.source_of(self.get(index), index)
+    }
+
+    /// Returns the data of `wqe`, the request at `index`.
+    #[inline(always)]
+    pub(super) fn source_of<'q>(&'q self, wqe: &'q SendWqe, index: u32) -> Source<'q> {
+        let is_inline = wqe.flags().contains(SendFlags::INLINE);
+        match (wqe.progress >> SGES_SHIFT) as usize {
+            1 if !is_inline => Source::Gather(core::slice::from_ref(&wqe.sge)),
+            count => self.extended_source(wqe.len, is_inline, index, count),
         }
-        Source::Gather(match (wqe.progress >> SGES_SHIFT) as usize {
-            0 => &[],
-            1 => core::slice::from_ref(&wqe.sge),
-            count => extension.map_or(&[], |extension| extension.sges(slot, count)),
-        })
+    }
+
+    /// Returns the data of a request that has other than one gather entry.
+    #[inline(never)]
+    fn extended_source(&self, len: u32, is_inline: bool, index: u32, count: usize) -> Source<'_> {
+        let (slot, extension) = (self.slot(index), self.extension.as_ref());
+        if is_inline {
+            let bytes = extension.map_or(&[][..], |extension| extension.inline(slot, len as usize));
+            return Source::Inline(bytes);
+        }
+        let sges = if count == 0 { None } else { extension };
+        Source::Gather(sges.map_or(&[], |extension| extension.sges(slot, count)))
+    }
+
+    /// Returns the oldest request and its index.
+    #[inline]
+    pub(super) fn oldest(&self) -> (u32, &SendWqe) {
+        debug_assert!(!self.is_empty());
+        (self.head, self.get(self.head))
     }
 
     /// Removes the oldest request; returns it with its index. Its slot is not free yet.
@@ -491,6 +561,8 @@ impl SendQueue {
 mod tests {
     use super::*;
 
+    const SEND: &WrInfo = WrOpcode::Send.info();
+
     #[test]
     fn order_is_kept_when_indices_wrap() {
         const CAP: QpCap = QpCap {
@@ -504,9 +576,9 @@ mod tests {
         (queue.head, queue.tail, queue.released) = (u32::MAX - 1, u32::MAX - 1, u32::MAX - 1);
         let wr = |id| SendWr::new(WrId(id), SendOp::Send { imm: None }, Data::EMPTY);
         for id in 0..3 {
-            queue.push(&wr(id), 0, None, &CAP).unwrap();
+            queue.push(&wr(id), SEND, 0, None, &CAP).unwrap();
         }
-        assert_eq!(queue.push(&wr(3), 0, None, &CAP), Err(PostError::QueueFull));
+        assert_eq!(queue.push(&wr(3), SEND, 0, None, &CAP), Err(PostError::QueueFull));
         let popped = [(); 3].map(|()| {
             let (index, wqe) = queue.pop();
             (index, *wqe)
@@ -515,19 +587,19 @@ mod tests {
         let indexes = popped.map(|(index, _)| index);
         assert_eq!(indexes, [u32::MAX - 1, u32::MAX, 0]);
         // A completed request keeps its slot until its completion is polled.
-        assert_eq!(queue.push(&wr(3), 0, None, &CAP), Err(PostError::QueueFull));
+        assert_eq!(queue.push(&wr(3), SEND, 0, None, &CAP), Err(PostError::QueueFull));
         queue.release_through(indexes[1]);
-        queue.push(&wr(3), 0, None, &CAP).unwrap();
-        queue.push(&wr(4), 0, None, &CAP).unwrap();
-        assert_eq!(queue.push(&wr(5), 0, None, &CAP), Err(PostError::QueueFull));
+        queue.push(&wr(3), SEND, 0, None, &CAP).unwrap();
+        queue.push(&wr(4), SEND, 0, None, &CAP).unwrap();
+        assert_eq!(queue.push(&wr(5), SEND, 0, None, &CAP), Err(PostError::QueueFull));
         // A completion from before a reset frees neither a request that is not completed nor one
         // that was discarded.
         queue.release_through(2);
-        assert_eq!(queue.push(&wr(5), 0, None, &CAP), Err(PostError::QueueFull));
+        assert_eq!(queue.push(&wr(5), SEND, 0, None, &CAP), Err(PostError::QueueFull));
         queue.clear();
         queue.release_through(indexes[2]);
-        (0..3).for_each(|id| queue.push(&wr(id), 0, None, &CAP).unwrap());
-        assert_eq!(queue.push(&wr(3), 0, None, &CAP), Err(PostError::QueueFull));
+        (0..3).for_each(|id| queue.push(&wr(id), SEND, 0, None, &CAP).unwrap());
+        assert_eq!(queue.push(&wr(3), SEND, 0, None, &CAP), Err(PostError::QueueFull));
     }
 
     #[test]
@@ -537,7 +609,7 @@ mod tests {
         let flags = SendFlags::all();
         let wr = SendWr { target, flags, ..SendWr::new(WrId(1), op, Data::EMPTY) };
         let mut wqe = SendWqe::EMPTY;
-        wqe.pack(&wr, false, 0);
+        wqe.pack(&wr, SEND, false, 0);
         assert_eq!(wqe.srqn(), XrcSrqn::new(0x4));
     }
 }

@@ -574,7 +574,7 @@ pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> bool {
 /// # Safety
 ///
 /// As [`copy`] has it.
-#[inline]
+#[inline(always)]
 pub(super) unsafe fn copy_unordered(to: *mut u8, from: *const u8, len: usize) -> bool {
     if len <= SHORT && is_x86_feature_detected!("avx") {
         // SAFETY: the caller's, and the processor has AVX.

@@ -7,7 +7,7 @@
 
 use super::{
     Access, FlushLevel, FlushPlacement, LKey, LocalData, PostError, QpCap, QpType, QpTypes,
-    SendFlags, WrId, WrOpcode,
+    SendFlags, WrId, WrInfo, WrOpcode,
 };
 use crate::verbs::AhHandle;
 use crate::wire::{QKey, Qpn, RKey, XrcSrqn};
@@ -268,11 +268,22 @@ impl<'a> SendWr<'a> {
     /// the length of the message.
     #[inline]
     pub fn check(&self, qp_type: QpType, cap: &QpCap, message_max: u64) -> Result<u64, PostError> {
+        self.check_as(self.opcode().info(), qp_type, cap, message_max)
+    }
+
+    /// Checks it as [`check`](Self::check) does, with the properties of its opcode.
+    #[inline(always)]
+    pub(crate) fn check_as(
+        &self,
+        info: &WrInfo,
+        qp_type: QpType,
+        cap: &QpCap,
+        message_max: u64,
+    ) -> Result<u64, PostError> {
         if !qp_type.has_send_queue() {
             return Err(PostError::NoSendQueue);
         }
-        let opcode = self.opcode();
-        let info = opcode.info();
+        let opcode = info.opcode;
         // Rule: Q-31.
         if !info.qp_types.has(qp_type) {
             return Err(PostError::NotAllowedOnQpType { opcode, qp_type });
@@ -283,7 +294,7 @@ impl<'a> SendWr<'a> {
         if info.local == LocalData::Unused {
             return Ok(self.message_len());
         }
-        self.check_data(cap)?;
+        self.check_data(info, cap)?;
         let len = self.data.byte_len();
         if !info.length.allows(len) {
             return Err(PostError::WrongLength { opcode, len });
@@ -295,7 +306,7 @@ impl<'a> SendWr<'a> {
     }
 
     #[inline]
-    fn check_data(&self, cap: &QpCap) -> Result<(), PostError> {
+    fn check_data(&self, info: &WrInfo, cap: &QpCap) -> Result<(), PostError> {
         // Rule: V-01.4.
         if let Data::Gather(sges) = self.data {
             check_sges(sges, cap.max_send_sge)?;
@@ -303,9 +314,8 @@ impl<'a> SendWr<'a> {
         if !self.is_inline() {
             return Ok(());
         }
-        let opcode = self.opcode();
-        if !opcode.info().inline {
-            return Err(PostError::InlineNotAllowed(opcode));
+        if !info.inline {
+            return Err(PostError::InlineNotAllowed(info.opcode));
         }
         let (len, max) = (self.data.byte_len(), cap.max_inline_data);
         if len > u64::from(max) { Err(PostError::InlineTooLong { len, max }) } else { Ok(()) }

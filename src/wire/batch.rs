@@ -364,7 +364,7 @@ impl Batch {
             self.bytes.resize(start + DRAFT_MAX, 0);
         }
         let references = self.references.len();
-        Draft { batch: self, start, references, by_reference: false }
+        Draft { batch: self, start, at: start, references, by_reference: false }
     }
 }
 
@@ -390,6 +390,8 @@ const DRAFT_MAX: usize = PACKET_MAX + PAD_ROOM + ICRC_ROOM;
 pub(crate) struct Draft<'a> {
     batch: &'a mut Batch,
     start: usize,
+    /// End of what was put in.
+    at: usize,
     /// Number of references of the packets before it.
     references: usize,
     by_reference: bool,
@@ -400,9 +402,9 @@ impl Draft<'_> {
     /// packet has.
     #[inline(always)]
     pub(crate) fn room(&mut self, len: usize) -> Option<&mut [u8]> {
-        let at = self.batch.len;
-        let room = self.batch.bytes.get_mut(at..at.checked_add(len)?)?;
-        self.batch.len += len;
+        let end = self.at.checked_add(len)?;
+        let room = self.batch.bytes.get_mut(self.at..end)?;
+        self.at = end;
         Some(room)
     }
 
@@ -431,7 +433,7 @@ impl Draft<'_> {
     /// Appends all its payload, which is copied later.
     #[inline]
     pub(crate) fn reference(&mut self, payload: Region) {
-        let (packet, start) = (self.batch.ends.len(), self.batch.len);
+        let (packet, start) = (self.batch.ends.len(), self.at);
         if self.room(payload.len()).is_some() {
             self.batch.references.push(Reference { packet, start, payload });
         }
@@ -440,28 +442,34 @@ impl Draft<'_> {
     /// Pads it, and leaves room for its ICRC.
     #[inline(always)]
     pub(crate) fn finish(self) {
-        let len = self.batch.len;
-        let pad = (len - self.start).wrapping_neg() % 4;
-        if let Some(room) = self.batch.bytes.get_mut(len..).and_then(<[u8]>::first_chunk_mut) {
+        let pad = (self.at - self.start).wrapping_neg() % 4;
+        if let Some(room) = self.batch.bytes.get_mut(self.at..).and_then(<[u8]>::first_chunk_mut) {
             // One store, of which the next packet begins with what is too much.
             *room = [0; PAD_ROOM + ICRC_ROOM];
         }
-        self.batch.len = len + pad + ICRC_ROOM;
-        self.end();
+        let end = self.at + pad + ICRC_ROOM;
+        self.end_at(end);
     }
 
     /// Ends it as it is: with the room for its ICRC.
     #[inline(always)]
-    fn end(mut self) {
-        (self.start, self.references) = (self.batch.len, self.batch.references.len());
-        self.batch.ends.push(self.start);
+    fn end(self) {
+        let end = self.at;
+        self.end_at(end);
+    }
+
+    #[inline(always)]
+    fn end_at(self, end: usize) {
+        self.batch.len = end;
+        self.batch.ends.push(end);
+        // It is finished: nothing is taken back.
+        core::mem::forget(self);
     }
 }
 
 impl Drop for Draft<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.batch.len = self.start;
         if self.batch.references.len() > self.references {
             self.batch.references.truncate(self.references);
         }

@@ -88,12 +88,15 @@ pub trait Field: Sized {
     reason = "headers are whole arrays and their layouts are checked at compile time"
 )]
 pub(crate) fn get_bits(bytes: &[u8], start: usize, len: usize) -> u64 {
-    // One load where there is enough behind, which for a header that is known at compile time is
-    // known too.
+    // One load where there is enough behind or before, which for a header that is known at compile
+    // time is known too.
     if let Some(word) = bytes.get(start / 8..).and_then(|rest| rest.first_chunk::<8>()) {
         return (u64::from_be_bytes(*word) << (start % 8)) >> (64 - len);
     }
     let end = (start + len).div_ceil(8);
+    if let Some(word) = bytes.get(..end).and_then(|before| before.last_chunk::<8>()) {
+        return (u64::from_be_bytes(*word) >> (end * 8 - start - len)) & mask(len);
+    }
     let word = bytes[start / 8..end].iter().fold(0u64, |word, &byte| (word << 8) | u64::from(byte));
     (word >> (end * 8 - start - len)) & mask(len)
 }

@@ -187,6 +187,7 @@ pub enum PayloadRule {
 
 impl PayloadRule {
     /// Whether `len` bytes of payload are allowed at a path MTU of `mtu`.
+    #[inline]
     pub const fn allows(self, len: usize, mtu: usize) -> bool {
         // Rule: P-09.2.
         match self {

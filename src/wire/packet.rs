@@ -22,10 +22,12 @@ use crate::memory::{Payload, SharedBytes};
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     bytes: &'a [u8],
-    /// Length of `bytes` on the wire.
-    wire_len: usize,
     bth: &'a Bth,
     info: Option<&'static OpcodeInfo>,
+    /// Length of BTH and extension headers.
+    header_len: usize,
+    /// Length of the payload on the wire.
+    payload_len: usize,
     /// Payload that is not in `bytes`.
     shared: Option<SharedBytes<'a>>,
 }
@@ -49,8 +51,12 @@ impl<'a> Packet<'a> {
             Ok(bth) => bth,
             Err(error) => return (None, Some(error)),
         };
-        let packet = Self { bytes, wire_len, bth, info: bth.opcode().info(), shared: None };
-        (Some(packet), packet.missing())
+        let (info, header_len, pad_len) = lengths(bth);
+        let least = header_len + pad_len;
+        let payload_len = wire_len.saturating_sub(least);
+        let packet = Self { bytes, bth, info, header_len, payload_len, shared: None };
+        let is_whole = bytes.len() == wire_len && wire_len >= least;
+        (Some(packet), if is_whole { None } else { packet.find_missing() })
     }
 
     /// The packet with these headers, whose payload is elsewhere and has no padding; `None` if the
@@ -58,31 +64,31 @@ impl<'a> Packet<'a> {
     #[inline]
     fn parse_apart(headers: &'a [u8], payload: SharedBytes<'a>) -> Option<Self> {
         let bth = view::<Bth>(headers, 0).ok()?;
-        let wire_len = headers.len() + Payload::Shared(payload).len();
-        let info = bth.opcode().info();
-        let packet = Self { bytes: headers, wire_len, bth, info, shared: Some(payload) };
-        (packet.header_len() == headers.len() && packet.pad_len() == 0).then_some(packet)
+        let (info, header_len, pad_len) = lengths(bth);
+        let (shared, payload_len) = (Some(payload), Payload::Shared(payload).len());
+        let packet = Self { bytes: headers, bth, info, header_len, payload_len, shared };
+        (header_len == headers.len() && pad_len == 0).then_some(packet)
     }
 
     /// Returns the packet that was received, unless it is cut short.
     #[inline]
     pub(crate) fn received(received: &Received<'a>) -> Option<Self> {
         match received.payload {
-            None => Self::parse(received.packet).ok(),
+            None => Self::parse_whole(received.packet),
             Some(payload) => Self::parse_apart(received.packet, payload),
         }
     }
 
-    /// The first part of the packet that is not there in full.
-    #[inline]
-    fn missing(&self) -> Option<ParseError> {
-        let least = self.header_len() + usize::from(self.pad_len());
-        if self.bytes.len() == self.wire_len && self.wire_len >= least {
-            return None;
-        }
-        self.find_missing()
+    /// The packet in `bytes`, unless it is cut short.
+    #[inline(always)]
+    fn parse_whole(bytes: &'a [u8]) -> Option<Self> {
+        let bth = view::<Bth>(bytes, 0).ok()?;
+        let (info, header_len, pad_len) = lengths(bth);
+        let payload_len = bytes.len().checked_sub(header_len + pad_len)?;
+        Some(Self { bytes, bth, info, header_len, payload_len, shared: None })
     }
 
+    /// The first part of the packet that is not there in full.
     #[cold]
     fn find_missing(&self) -> Option<ParseError> {
         let headers = self.info.map_or(Headers::empty(), |info| info.headers);
@@ -129,13 +135,13 @@ impl<'a> Packet<'a> {
     /// The length of BTH and extension headers. After an unassigned opcode everything is payload.
     #[inline]
     pub fn header_len(&self) -> usize {
-        self.info.map_or(Bth::LEN, |info| info.header_len)
+        self.header_len
     }
 
     /// Returns the number of payload bytes that the packet had on the wire.
     #[inline]
     pub fn payload_len(&self) -> usize {
-        self.wire_len.saturating_sub(self.header_len() + usize::from(self.pad_len()))
+        self.payload_len
     }
 
     /// Returns the payload, wherever it is.
@@ -234,6 +240,15 @@ impl<'a> Packet<'a> {
         let takes_mads = matches!(self.bth.dest_qp(), Qpn::SMI | Qpn::GSI);
         (takes_mads && self.info?.service == Service::Ud).then(|| Mad::parse(self.payload()))
     }
+}
+
+/// Returns what a BTH tells of its packet: the table's entry for the opcode, the length of the
+/// headers, and that of the padding.
+#[inline(always)]
+fn lengths(bth: &Bth) -> (Option<&'static OpcodeInfo>, usize, usize) {
+    let info = bth.opcode().info();
+    let header_len = info.map_or(Bth::LEN, |info| info.header_len);
+    (info, header_len, bth.pad().get() as usize)
 }
 
 /// The extension headers of a packet to emit.

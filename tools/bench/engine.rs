@@ -3,7 +3,12 @@
 //!
 //! ```text
 //! cargo run --release --example bench-engine [send|post|scale|write]
+//! valgrind --tool=callgrind bench-engine send 100 [64]
 //! ```
+//!
+//! With a number, `send` and `write` play so many rounds of 64 messages, or of another number, and
+//! read no clock: the difference of two such runs is the number of instructions of the rounds
+//! between. The messages of a round share one ACK.
 //!
 //! `ROCE_CC` and its like switch congestion control on: nothing is marked.
 //!
@@ -312,6 +317,16 @@ fn write(b: &Side) -> SendOp {
 const SENDS: Traffic<fn(&Side) -> SendOp> =
     Traffic { qps: 1, op: send, len: 64, receives: true, burst: BURST, batch: BURST };
 
+/// 64 KiB WRITEs.
+const WRITES: Traffic<fn(&Side) -> SendOp> =
+    Traffic { op: write, len: 65_536, receives: false, batch: 8, ..SENDS };
+
+/// Plays rounds for a profiler that counts instructions.
+fn play(traffic: Traffic<fn(&Side) -> SendOp>, rounds: usize) {
+    let mut pair = Pair::new(traffic);
+    (0..rounds).for_each(|_| pair.round());
+}
+
 fn bench_send() {
     let mut pair = Pair::new(SENDS);
     let [each] = race([&mut pair]);
@@ -354,10 +369,8 @@ fn bench_scale() {
 }
 
 fn bench_write() {
-    const LEN: usize = 65_536;
-    let op: fn(&Side) -> SendOp = write;
-    let writes = Traffic { op, len: LEN, receives: false, batch: 8, ..SENDS };
-    let [engine, rival] = race([&mut Pair::new(writes), &mut Rival::new(LEN)]);
+    const LEN: usize = WRITES.len;
+    let [engine, rival] = race([&mut Pair::new(WRITES), &mut Rival::new(LEN)]);
     println!(
         "64 KiB WRITEs at 4 KiB: {:.2} GB/s; memcpy and crc32fast twice: {:.2} GB/s; {:.2} times as fast",
         LEN as f64 / engine,
@@ -368,6 +381,13 @@ fn bench_write() {
 
 fn main() {
     let wanted = std::env::args().nth(1);
+    if let Some(rounds) = std::env::args().nth(2) {
+        let traffic = if wanted.as_deref() == Some("write") { WRITES } else { SENDS };
+        let burst =
+            std::env::args().nth(3).map(|burst| burst.parse().expect("a number of messages"));
+        let traffic = Traffic { burst: burst.unwrap_or(BURST), ..traffic };
+        return play(traffic, rounds.parse().expect("a number of rounds"));
+    }
     let benches: [(&str, fn()); 4] = [
         ("send", bench_send),
         ("post", bench_post),

@@ -193,18 +193,20 @@ impl Qp {
         }
     }
 
-    /// Sends the next request packet, or executes a local operation.
+    /// Sends request packets or executes local operations: at most `max` of both. Returns how many
+    /// steps that took, and the last. With congestion control it is one, which is paced.
     #[inline]
-    pub(super) fn transmit_request(
+    pub(super) fn transmit_requests(
         &mut self,
+        max: usize,
         env: &mut Env,
         batch: &mut Batch,
-    ) -> Result<Step, Failure> {
+    ) -> (usize, Result<Step, Failure>) {
         if self.cc.is_none() {
-            return self.tx.transmit_next(&self.attr, env, batch);
+            return self.tx.transmit_run(max, &self.attr, env, batch);
         }
         let (before, end) = (batch.len(), self.tx.sent_end());
-        let step = self.tx.transmit_next(&self.attr, env, batch);
+        let step = self.tx.transmit_run(1, &self.attr, env, batch);
         if batch.len() > before
             && let Some(flow) = &mut self.cc
         {
@@ -280,11 +282,15 @@ fn packet_of(bytes: &[u8]) -> &[u8] {
 impl Engine {
     /// Wakes the next queue pair whose pacer lets it send by `now`: one at a time, so that it sends
     /// while its state is in a cache.
-    #[inline]
+    #[inline(always)]
     pub(in crate::engine) fn wake_next_paced(&mut self, now: Instant) {
-        if self.env.pacing.is_empty() {
-            return;
+        if !self.env.pacing.is_empty() {
+            self.wake_paced_by(now);
         }
+    }
+
+    #[inline(never)]
+    fn wake_paced_by(&mut self, now: Instant) {
         if let Some(slot) = self.env.pacing.pop_due(now)
             && let Some((qp, env)) = self.split(slot)
         {

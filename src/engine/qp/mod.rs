@@ -214,7 +214,8 @@ impl Qp {
         inline: &[u8],
         env: &mut Env,
     ) -> Result<(), PostError> {
-        let is_first = self.tx.is_first_on_path(&self.attr, env);
+        // One that is known is enough.
+        let is_first = !env.posted.is_first_on_path && self.tx.is_first_on_path(&self.attr, env);
         self.tx.post(wr, inline, &self.attr)?;
         self.sends_posted(is_first, env);
         Ok(())
@@ -255,6 +256,7 @@ impl Qp {
     }
 
     /// Posts a receive.
+    #[inline]
     pub(super) fn post_recv(&mut self, wr: &RecvWr<'_>, env: &mut Env) -> Result<(), PostError> {
         if self.attr.srq.is_some() || !self.attr.kind.has_receive_queue() {
             return Err(PostError::NoReceiveQueue);
@@ -277,8 +279,70 @@ impl Qp {
     }
 
     /// Accepts a packet for its QPN, or names the reason to drop it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn accept(
+        &mut self,
+        received: &Received<'_>,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        env: &mut Env,
+    ) -> Result<(), Counter> {
+        if self.is_of_peer(received, packet, info) {
+            let (rules, role) = (*self.attr.rules(), info.role);
+            if role == Role::Request && rules.requests && self.rx.expects(packet) {
+                self.handle_expected(received, packet, info, env);
+                return Ok(());
+            }
+            if info.operation == Operation::Acknowledge && rules.responses {
+                let una = self.tx.una();
+                self.handle_response(packet, env);
+                if self.tx.una() != una {
+                    self.port.learn(received.source_port, env.now);
+                }
+                return Ok(());
+            }
+        }
+        self.accept_checked(received, packet, info, env)
+    }
+
+    /// Whether a packet for a reliable connection comes from its peer, by the port and through the
+    /// partition that are known, and tells nothing to congestion control: of the checks of
+    /// [`accept_checked`](Self::accept_checked) only that of the state is left. So most packets take
+    /// 150 instructions less.
+    #[inline(always)]
+    fn is_of_peer(&self, received: &Received<'_>, packet: &Packet<'_>, info: &OpcodeInfo) -> bool {
+        info.service == self.attr.service
+            && self.attr.kind == QpType::Rc
+            && self.is_from_peer(received)
+            && self.port.is(received.source_port)
+            && self.attr.pkey.matches(packet.bth().pkey())
+            && received.ecn != CONGESTION_EXPERIENCED
+            && self.cc.is_none()
+    }
+
+    /// Handles the request that is expected next.
+    #[inline(always)]
+    fn handle_expected(
+        &mut self,
+        received: &Received<'_>,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        env: &mut Env,
+    ) {
+        let psn = self.rx.epsn();
+        let handled = self.rx.execute_expected(packet, info, &self.attr, env);
+        self.check(handled, env);
+        if self.rx.responses().is_pending() {
+            self.schedule(env);
+        }
+        if self.rx.epsn() != psn {
+            self.port.learn(received.source_port, env.now);
+        }
+    }
+
+    /// Checks a packet and accepts it, or names the reason to drop it.
+    #[inline(never)]
+    fn accept_checked(
         &mut self,
         received: &Received<'_>,
         packet: &Packet<'_>,
@@ -525,23 +589,26 @@ impl Qp {
         let (mut only_responses, before) = (true, batch.len());
         batch.set_path(&self.attr.path);
         let sprays = self.attr.sprays(env);
-        for _ in 0..env.config.quantum {
-            if batch.is_full() {
-                break;
-            }
+        // Nothing that the loop checks changes while requests are sent, unless data is held back or
+        // each packet has a path of its own.
+        let are_together = !sprays && !env.may_hold_data;
+        let mut left = env.config.quantum;
+        while left > 0 && !batch.is_full() {
             if sprays {
                 batch.set_path(&sprayed(&self.attr.path, env));
             }
             let held = env.may_hold_data && self.is_data_held(env);
             if !requests_first && self.may_respond(held) {
                 self.transmit_response(env, batch);
+                left -= 1;
                 continue;
             }
             only_responses = false;
-            let step = match held {
-                true => Ok(Step::Blocked),
-                false => self.transmit_request(env, batch),
+            let (steps, step) = match held || !self.tx.has_work() {
+                true => (1, Ok(Step::Blocked)),
+                false => self.transmit_requests(if are_together { left } else { 1 }, env, batch),
             };
+            left -= steps;
             match step {
                 Ok(Step::Done) => {}
                 Err(failure) => self.fail_with(failure, env),

@@ -219,6 +219,7 @@ impl ResponseQueue {
 
     /// Acknowledges everything through `psn`. An ACK that is still pending is coalesced with this
     /// one.
+    #[inline]
     pub(super) fn acknowledge(&mut self, psn: Psn, msn: Msn) {
         if let Some(PendingResponse::Ack { psn: gap, kind: AckKind::Sack, .. }) = self.newest {
             // The gap that it reports has closed, or is reported again.

@@ -8,7 +8,7 @@ use super::receive::{memory_domain, recv_cq_of};
 use super::resources::flush_access;
 use super::{ACCESS, Fault, INVALID, LENGTH, Message, Rx};
 use crate::verbs::{Access, SrqHandle, Wc, WcOpcode, WcStatus, WrId, limits};
-use crate::wire::{OpcodeInfo, Operation, Packet, Psn, Right};
+use crate::wire::{Opcode, OpcodeInfo, Operation, Packet, Psn, Right};
 
 impl Rx {
     /// Executes the request that is next in sequence.
@@ -19,10 +19,36 @@ impl Rx {
         attr: &Attributes,
         env: &mut Env,
     ) -> Result<(), Fault> {
+        self.execute_as(packet, info, attr, env)
+    }
+
+    /// Executes a MIDDLE of a WRITE, of which a long message mostly consists. With an opcode that
+    /// the compiler knows it takes 70 instructions less.
+    #[inline(never)]
+    pub(super) fn execute_middle(
+        &mut self,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        attr: &Attributes,
+        env: &mut Env,
+    ) -> Result<(), Fault> {
+        let info = Opcode::RC_RDMA_WRITE_MIDDLE.info().unwrap_or(info);
+        self.execute_as(packet, info, attr, env)
+    }
+
+    /// Executes a request whose opcode the compiler may know.
+    #[inline(always)]
+    fn execute_as(
+        &mut self,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        attr: &Attributes,
+        env: &mut Env,
+    ) -> Result<(), Fault> {
         self.check_sequence(info)?;
         check_access(packet, info, attr)?;
         match info.operation {
-            Operation::Send => self.execute_send(packet, info, attr, env),
+            Operation::Send => self.execute_send::<false>(packet, info, attr, env),
             Operation::Write => self.execute_write(packet, info, attr, env),
             Operation::ReadRequest => self.execute_read(packet, info, attr, env),
             Operation::CompareSwap | Operation::FetchAdd => {
@@ -49,14 +75,19 @@ impl Rx {
         if fits { Ok(()) } else { Err(INVALID) }
     }
 
-    fn execute_send(
+    /// Executes a packet of a SEND. `PLAIN` tells the compiler that it is a whole message without
+    /// extension headers, for a receive queue of its own.
+    #[inline(always)]
+    pub(super) fn execute_send<const PLAIN: bool>(
         &mut self,
         packet: &Packet<'_>,
         info: &OpcodeInfo,
         attr: &Attributes,
         env: &mut Env,
     ) -> Result<(), Fault> {
-        let (taken, srq, before) = if info.position.begins() {
+        let (taken, srq, before) = if PLAIN {
+            (self.rq.take().ok_or(Fault::NotReady)?, None, 0)
+        } else if info.position.begins() {
             let (taken, srq) = self.take_receive(packet, attr, env)?;
             (taken, srq, 0)
         } else if let Some(Message::Send { taken, srq, received }) = self.message {
@@ -65,19 +96,19 @@ impl Rx {
             return Err(INVALID);
         };
         let message = |received| Some(Message::Send { taken, srq, received });
-        let filled = self.fill_receive(packet, info, (taken, srq), before, attr, env);
+        let filled = self.fill_receive::<PLAIN>(packet, info, (taken, srq), before, attr, env);
         let received = filled.inspect_err(|_| self.message = message(before))?;
-        if !info.position.ends() {
+        if !PLAIN && !info.position.ends() {
             self.message = message(received);
             self.accepted(packet, false, attr);
             return Ok(());
         }
         let mut wc =
             Wc::new(WrId(0), WcStatus::Success, WcOpcode::Recv, attr.qpn).with_byte_len(received);
-        if let Some(imm) = packet.imm_dt() {
+        if !PLAIN && let Some(imm) = packet.imm_dt() {
             wc = wc.with_imm(imm.data());
         }
-        if let Some(ieth) = packet.ieth() {
+        if !PLAIN && let Some(ieth) = packet.ieth() {
             wc = wc.with_invalidated(ieth.rkey());
         }
         self.finish_receive(packet, (taken, srq), wc, attr, env)
@@ -85,8 +116,8 @@ impl Rx {
 
     /// Writes the payload of a SEND behind the `received` bytes of its message, and invalidates the
     /// key that it names; returns the number of bytes that the message has then.
-    #[inline]
-    fn fill_receive(
+    #[inline(always)]
+    fn fill_receive<const PLAIN: bool>(
         &self,
         packet: &Packet<'_>,
         info: &OpcodeInfo,
@@ -98,7 +129,7 @@ impl Rx {
         check_length(packet, info, attr)?;
         let data = packet.data();
         self.scatter(taken, srq, received, data, attr, env)?;
-        if let Some(ieth) = packet.ieth() {
+        if !PLAIN && let Some(ieth) = packet.ieth() {
             // §9.9.6.3: a key that cannot be invalidated is a local failure, without a NAK.
             let pd = memory_domain(packet, attr, env);
             env.keys
@@ -134,7 +165,7 @@ impl Rx {
 
     /// Advances the expected PSN, counts a message that ends (P-12), and acknowledges the packet if
     /// it asks for that.
-    #[inline]
+    #[inline(always)]
     fn accepted(&mut self, packet: &Packet<'_>, ends: bool, attr: &Attributes) {
         let psn = self.epsn;
         self.epsn = psn.plus(1);
@@ -149,6 +180,7 @@ impl Rx {
         }
     }
 
+    #[inline(always)]
     fn execute_write(
         &mut self,
         packet: &Packet<'_>,
@@ -186,6 +218,7 @@ impl Rx {
     }
 
     /// Writes the payload of a WRITE packet to memory; returns the length of the whole message.
+    #[inline(always)]
     fn write_packet(
         &mut self,
         packet: &Packet<'_>,
@@ -250,7 +283,7 @@ fn check_access(packet: &Packet<'_>, info: &OpcodeInfo, attr: &Attributes) -> Re
 }
 
 /// Checks the payload length against the packet's position in the message (C9-92, P-09).
-#[inline]
+#[inline(always)]
 pub(super) fn check_length(
     packet: &Packet<'_>,
     info: &OpcodeInfo,

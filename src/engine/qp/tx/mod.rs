@@ -25,7 +25,7 @@ pub(super) use headers::{pad_for, position};
 pub(super) use response::ResponseOutcome;
 
 use super::super::cq::SendSlot;
-use super::super::env::Env;
+use super::super::env::{Completions, Env};
 use super::super::peer_window::FlowCredit;
 use super::super::send_queue::{SendQueue, SendWqe, Source};
 use super::super::timers::Timer;
@@ -211,8 +211,9 @@ impl Tx {
         attr: &Attributes,
     ) -> Result<(), PostError> {
         check_state(attr)?;
-        let len = wr.check(attr.kind, &attr.init.cap, limits::MESSAGE_BYTES_MAX)?;
-        if wr.opcode().info().rd_atomic && attr.max_rd_atomic == 0 {
+        let info = wr.opcode().info();
+        let len = wr.check_as(info, attr.kind, &attr.init.cap, limits::MESSAGE_BYTES_MAX)?;
+        if info.rd_atomic && attr.max_rd_atomic == 0 {
             return Err(PostError::NoRdAtomic);
         }
         if let Target::Ud(to) = wr.target
@@ -229,10 +230,10 @@ impl Tx {
         if bytes.is_some_and(|bytes| bytes.len() as u64 != wr.data.byte_len()) {
             // The caller passed other bytes than the work request names: nothing may be sent in
             // their place.
-            let (opcode, len) = (wr.opcode(), wr.data.byte_len());
+            let (opcode, len) = (info.opcode, wr.data.byte_len());
             return Err(PostError::WrongLength { opcode, len });
         }
-        self.sq.push(wr, len, bytes, &attr.init.cap)
+        self.sq.push(wr, info, len, bytes, &attr.init.cap)
     }
 
     /// Adds a request that completes with `LOC_QP_OP_ERR` when its turn comes.
@@ -325,12 +326,13 @@ impl Tx {
     }
 
     /// Completes every finished work request at the head of the queue, in order.
-    #[inline(always)]
+    #[inline]
     fn retire(&mut self, attr: &Attributes, env: &mut Env) -> Result<(), Failure> {
+        let mut queue = env.completions_of(attr.send_cq);
         let mut delivered = true;
         while !self.sq.is_empty() && self.sq.get(self.sq.head()).is_done() {
             let (index, wqe) = self.sq.pop();
-            delivered &= complete_success(index, wqe, attr, env);
+            delivered &= complete(index, wqe, attr, queue.as_mut());
         }
         if !delivered {
             return Err(Failure::Fatal);
@@ -353,21 +355,25 @@ impl Tx {
         while self.sq.head() != index {
             let (before, wqe) = self.sq.pop();
             if wqe.is_done() {
-                complete_success(before, wqe, attr, env);
+                complete(before, wqe, attr, env.completions_of(attr.send_cq).as_mut());
             } else {
-                complete(before, wqe, WcStatus::WrFlushErr, attr, env);
+                complete_in_error(before, wqe, WcStatus::WrFlushErr, attr, env);
             }
         }
         let (index, wqe) = self.sq.pop();
         // It completes even if it is unsignaled (§10.7.3.1).
-        if complete(index, wqe, status, attr, env) { Failure::Send } else { Failure::Fatal }
+        if complete_in_error(index, wqe, status, attr, env) {
+            Failure::Send
+        } else {
+            Failure::Fatal
+        }
     }
 
     /// Completes every work request as flushed, in order (P-08).
     pub(super) fn flush(&mut self, attr: &Attributes, env: &mut Env) {
         while !self.sq.is_empty() {
             let (index, wqe) = self.sq.pop();
-            complete(index, wqe, WcStatus::WrFlushErr, attr, env);
+            complete_in_error(index, wqe, WcStatus::WrFlushErr, attr, env);
         }
         (self.cursor, self.packet, self.rd_atomics, self.read_psns) = (self.sq.tail(), 0, 0, 0);
         (self.rnr_until, self.recovering) = (Instant::ZERO, false);
@@ -463,22 +469,32 @@ fn check_state(attr: &Attributes) -> Result<(), PostError> {
 }
 
 /// Completes a successful work request, if a completion is wanted; returns whether there was room.
-#[inline]
-fn complete_success(index: u32, wqe: &SendWqe, attr: &Attributes, env: &mut Env) -> bool {
+#[inline(always)]
+fn complete(
+    index: u32,
+    wqe: &SendWqe,
+    attr: &Attributes,
+    queue: Option<&mut Completions<'_>>,
+) -> bool {
     // Rule: T-48.
     if !attr.init.sq_sig_all && !wqe.flags().contains(SendFlags::SIGNALED) {
         return true;
     }
-    complete(index, wqe, WcStatus::Success, attr, env)
+    let wc = Wc::new(wqe.id(), WcStatus::Success, wqe.info().completes_as, attr.qpn);
+    let slot = SendSlot { qp: attr.handle, index };
+    queue.is_some_and(|queue| queue.add(wc.with_byte_len(wqe.len()), Some(slot), false))
 }
 
-/// Completes a work request, signaled or not; returns whether there was room.
-#[inline(always)]
-fn complete(index: u32, wqe: &SendWqe, status: WcStatus, attr: &Attributes, env: &mut Env) -> bool {
-    let mut wc = Wc::new(wqe.id(), status, wqe.opcode().completes_as(), attr.qpn);
-    if status.is_success() {
-        wc = wc.with_byte_len(wqe.len());
-    }
+/// Completes a work request in error, signaled or not; returns whether there was room.
+#[cold]
+fn complete_in_error(
+    index: u32,
+    wqe: &SendWqe,
+    status: WcStatus,
+    attr: &Attributes,
+    env: &mut Env,
+) -> bool {
+    let wc = Wc::new(wqe.id(), status, wqe.info().completes_as, attr.qpn);
     let slot = SendSlot { qp: attr.handle, index };
     env.complete_for(attr.send_cq, wc, Some(slot), false)
 }

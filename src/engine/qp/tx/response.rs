@@ -11,7 +11,7 @@ use super::super::super::send_queue::Source;
 use super::super::super::sge::scatter_into;
 use super::super::Failure;
 use super::super::attr::Attributes;
-use super::{PeerMsn, Tx};
+use super::{PeerMsn, Tx, complete};
 use crate::memory::Payload;
 use crate::verbs::{WcStatus, WrOpcode};
 use crate::wire::aeth::{Answer, Credits, NakCode};
@@ -205,32 +205,67 @@ impl Tx {
                 break;
             }
             // Rule: P-05.
-            if has_response(wqe.opcode()) && !wqe.is_done() {
+            if wqe.has_response() && !wqe.is_done() {
                 self.response_missing(psn, attr, env)?;
                 return Ok(Before::Missing);
             }
-            let end = wqe.psn().plus(wqe.psns(attr.mtu));
             self.made_progress();
-            if end.since(psn) > 0 {
-                self.una = psn;
-                break;
-            }
-            self.una = end;
-            self.complete_head(attr, env)?;
+            self.complete_run(psn, attr, env)?;
+            self.complete_finished(attr, env)?;
         }
         self.skip_acknowledged();
         self.restart_rto(attr, env);
         Ok(Before::Acknowledged)
     }
 
-    /// Completes the request at the head of the queue, and finished local operations behind it.
-    fn complete_head(&mut self, attr: &Attributes, env: &mut Env) -> Result<(), Failure> {
+    /// Completes the request at the head of the queue and those behind it that end before `psn`, up
+    /// to one that waits for a response of its own or was finished before.
+    fn complete_run(&mut self, psn: Psn, attr: &Attributes, env: &mut Env) -> Result<(), Failure> {
+        // The completion queue is found once for all of them: 40 instructions less for each.
+        let mut queue = env.completions_of(attr.send_cq);
+        let mut delivered = true;
+        loop {
+            let (index, wqe) = self.sq.oldest();
+            let end = wqe.psn().plus(wqe.psns(attr.mtu));
+            if end.since(psn) > 0 {
+                self.una = psn;
+                break;
+            }
+            delivered &= complete(index, wqe, attr, queue.as_mut());
+            self.sq.pop();
+            self.note_finished(index);
+            self.una = end;
+            if self.sq.is_empty() || psn == end {
+                break;
+            }
+            let (_, next) = self.sq.oldest();
+            if !next.is_begun() || next.is_done() || next.has_response() {
+                break;
+            }
+        }
+        if delivered { Ok(()) } else { Err(Failure::Fatal) }
+    }
+
+    /// Counts a request that the responder has executed.
+    #[inline]
+    fn note_finished(&mut self, index: u32) {
         self.completed = self.completed.plus(1);
-        self.sq.get_mut(self.sq.head()).finish();
-        if self.cursor == self.sq.head() {
+        if self.cursor == index {
             // It was being retransmitted, and turned out to have arrived.
             self.advance_cursor();
         }
+    }
+
+    /// Completes the request at the head of the queue, whose response came.
+    fn complete_head(&mut self, attr: &Attributes, env: &mut Env) -> Result<(), Failure> {
+        let head = self.sq.head();
+        self.sq.get_mut(head).finish();
+        self.note_finished(head);
+        self.complete_finished(attr, env)
+    }
+
+    /// Completes the finished requests at the head of the queue, and local operations between them.
+    fn complete_finished(&mut self, attr: &Attributes, env: &mut Env) -> Result<(), Failure> {
         self.retire(attr, env)?;
         if self.sq.head().wrapping_sub(self.cursor).cast_signed() > 0 {
             // Local operations completed with it: the cursor does not stay behind the head.
@@ -419,10 +454,4 @@ pub(super) fn ignored(env: &mut Env) -> ResponseOutcome {
 /// Whether a response ends the connection.
 fn is_final(answer: Answer) -> bool {
     matches!(answer, Answer::Nak(code) if code != NakCode::PsnSequenceError)
-}
-
-/// Whether a request has a response of its own, other than an ACK.
-pub(super) fn has_response(opcode: WrOpcode) -> bool {
-    // Rule: Q-18.
-    opcode.info().operation.is_some_and(|operation| operation.response().is_own())
 }

@@ -59,8 +59,10 @@ impl Tx {
     }
 
     /// Starts the retransmission timer unless it runs: the oldest packet in flight decides.
+    #[inline]
     pub(super) fn start_rto(&mut self, attr: &Attributes, env: &mut Env) {
-        if !self.timer.runs() {
+        let is_needed = attr.timeout.duration().is_some() || attr.is_selective();
+        if is_needed && !self.timer.runs() {
             self.restart_rto(attr, env);
         }
     }

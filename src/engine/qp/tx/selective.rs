@@ -13,7 +13,8 @@ use super::super::super::send_queue::SendWqe;
 use super::super::Failure;
 use super::super::attr::Attributes;
 use super::super::responses;
-use super::response::{ResponseOutcome, has_response, ignored};
+use super::response::{ResponseOutcome, ignored};
+use super::transmit::ANY;
 use super::{Step, Tx};
 use crate::time::Instant;
 use crate::verbs::{Sending, WrOpcode};
@@ -216,7 +217,7 @@ impl Tx {
             return true;
         }
         let wqe = self.sq.get(self.sq.head());
-        !wqe.is_begun() || has_response(wqe.opcode()) && !wqe.is_done()
+        !wqe.is_begun() || wqe.has_response() && !wqe.is_done()
     }
 
     /// Handles a SACK.
@@ -320,7 +321,7 @@ impl Tx {
         let packet = missing.psn.since(wqe.psn()).unsigned_abs();
         (self.cursor, self.packet) = (missing.index, packet);
         self.set_selecting(true);
-        let step = self.send_packet(wqe, attr, env, batch)?;
+        let step = self.send_packet::<{ ANY }>(attr, env, batch)?;
         self.set_selecting(false);
         (self.cursor, self.packet) = cursor;
         Ok(step)
@@ -358,7 +359,7 @@ impl Tx {
             let is_cursor = index == self.cursor;
             // Packets that go-back-N is about to send are not sent twice.
             if !wqe.is_begun()
-                || is_cursor && has_response(wqe.opcode())
+                || is_cursor && wqe.has_response()
                 || first.since(gaps.una) >= SPAN.cast_signed()
             {
                 return None;
@@ -367,7 +368,7 @@ impl Tx {
             let done = gaps.una.since(first).max(0).unsigned_abs();
             let lacks = if wqe.is_done() || psns == 0 {
                 None
-            } else if has_response(wqe.opcode()) {
+            } else if wqe.has_response() {
                 self.missing_response(wqe, done, psns, threshold)
             } else {
                 (done..sent).map(|k| (first.plus(k), 1)).find(|(psn, _)| {
