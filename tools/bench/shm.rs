@@ -109,6 +109,20 @@ fn together(sides: &[Side; 2], count: usize) {
     }
 }
 
+/// WRITEs of one thread that plays both sides.
+fn writes(sides: &[Side; 2], count: usize) {
+    let [from, to] = sides;
+    let (remote_addr, rkey) = (to.mr.addr(), to.mr.rkey());
+    let op = SendOp::Write { remote_addr, rkey, imm: None };
+    for _ in 0..count {
+        let sges = [from.sge];
+        from.qp.post_send(&SendWr::new(WrId(2), op, Data::Gather(&sges))).unwrap();
+        while from.poll() == (0, 0) {
+            to.poll();
+        }
+    }
+}
+
 /// Ends the measurement when time is over; looks at the clock now and then.
 fn is_over(polls: &mut u32, end: Clock, stop: &AtomicBool) -> bool {
     *polls += 1;
@@ -208,7 +222,10 @@ fn main() {
     // Until they have found each other.
     let begin = Clock::now();
     while begin.elapsed() < Duration::from_millis(300) {
-        sides.iter().for_each(|sides| together(sides, if mode == "write" { 0 } else { 16 }));
+        match mode {
+            "write" => sides.iter().for_each(|sides| writes(sides, 1)),
+            _ => sides.iter().for_each(|sides| together(sides, 16)),
+        }
     }
     // Until all that was sent has completed.
     let quiet = Clock::now() + Duration::from_millis(50);
