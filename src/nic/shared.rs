@@ -1,6 +1,7 @@
 //! State that all threads of a NIC share.
 //!
-//! Locks are taken in one order: the receiving half, or the sending half, then the core. Packets
+//! Locks are taken in one order: the receiving half, or the sending half, then the core. A thread
+//! that has the core may try the sending half, but does not wait for it. Packets
 //! are received, checked, sealed and sent without the core; so one thread can be in the kernel
 //! while another works on queue pairs. Beside the locks, threads share the [signals](super::driver)
 //! and hints.
@@ -104,7 +105,7 @@ impl Shared {
 
     #[inline]
     pub(super) fn core(&self) -> CoreGuard<'_> {
-        CoreGuard(self.signals.lock(&self.core))
+        CoreGuard::new(self.signals.lock(&self.core))
     }
 
     /// Locks the receiving half. A thread that needs the core too locks it afterwards.
