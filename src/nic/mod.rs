@@ -18,7 +18,7 @@
 //! | `failure.rs` | panics and broken links |
 //! | `spin.rs` | when a busy poller gives up its core |
 //! | `status` | status for other processes of the user |
-//! | `wait.rs` | when a thread that waits for an event drives before it sleeps |
+//! | `wait.rs` | when a thread that waits for an event drives before it sleeps, and receives while it sleeps |
 //!
 //! ```
 //! use roce::device::{Context, Rc};
