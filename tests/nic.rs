@@ -433,6 +433,46 @@ fn drop_in_time<T: Send + 'static>(value: T) {
     assert_eq!(ended.recv_timeout(TIMEOUT.unwrap()), Ok(()), "the NIC does not end");
 }
 
+/// A receiving half that tells when it is closed.
+struct Closes(Box<dyn Receiver>, Arc<AtomicBool>);
+
+impl Drop for Closes {
+    fn drop(&mut self) {
+        self.1.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Receiver for Closes {
+    fn receive(&mut self, now: Instant) -> std::io::Result<usize> {
+        self.0.receive(now)
+    }
+
+    fn for_each(&self, each: &mut dyn FnMut(&Received<'_>)) {
+        self.0.for_each(each);
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+}
+
+#[test]
+fn link_is_closed_although_a_thread_waits_at_a_channel() {
+    let is_closed = Arc::new(AtomicBool::new(false));
+    let (_a, b) = pair_with(|mut link| {
+        link.receiver = Box::new(Closes(link.receiver, Arc::clone(&is_closed)));
+        link
+    });
+    let Side { nic, channel, .. } = b;
+    std::thread::spawn(move || channel.wait(None));
+    // The thread sleeps by then, or not yet.
+    std::thread::sleep(Duration::from_millis(100));
+    drop_in_time(nic);
+    while !is_closed.load(Ordering::Relaxed) {
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn nic_that_waits_for_a_former_poller_can_be_dropped() {
     for round in 0..60 {

@@ -237,6 +237,13 @@ pub trait Receiver: Send {
     /// packets. They replace those of the call before. Packets that are refused are counted.
     fn receive(&mut self, now: Instant) -> io::Result<usize>;
 
+    /// Whether a [`receive`](Self::receive) is likely to find something. A poller that is told no
+    /// calls it soon nevertheless, but not with every poll: packets may come from where this does
+    /// not look.
+    fn may_receive(&self) -> bool {
+        true
+    }
+
     /// Passes each packet of the last [`receive`](Self::receive) to `each`, in order.
     fn for_each(&self, each: &mut dyn FnMut(&Received<'_>));
 

@@ -302,11 +302,13 @@ impl Device for SoftNic {
             core.engine.post_recv(qp, wr).map_err(|error| (at, error))?;
         }
         core.deliver();
+        core.keep_work();
         Ok(())
     }
 
     fn post_srq_recv(&self, srq: SrqHandle, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let mut core = self.shared.core();
+        core.keep_work();
         if self.has_failed() { Refusal::refused() } else { core.engine.post_srq_recv(srq, wr) }
     }
 }

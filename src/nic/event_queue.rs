@@ -38,6 +38,18 @@ impl<T> EventQueue<T> {
         !self.events.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
+    /// Sleeps until there may be an event; returns false after `timeout`.
+    fn sleep(&self, timeout: Option<Duration>) -> io::Result<bool> {
+        let counter = self.counter.as_fd();
+        if let Some(nic) = self.nic.upgrade()
+            && let Some(is_readable) = nic.listen(counter, timeout)?
+        {
+            return Ok(is_readable);
+        }
+        // From here on it does not keep the NIC, which may be dropped meanwhile.
+        wait_readable(&[counter], timeout)
+    }
+
     pub(super) fn push(&self, event: T) {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
         // The counter cannot overflow: memory for events runs out first.
@@ -54,16 +66,17 @@ impl<T> EventQueue<T> {
 
 impl<T: fmt::Debug + Send + 'static> Events<T> for EventQueue<T> {
     fn wait(&self, timeout: Option<Duration>) -> io::Result<Option<T>> {
-        if timeout != Some(Duration::ZERO)
-            && let Some(nic) = self.nic.upgrade()
-        {
+        if timeout == Some(Duration::ZERO) {
+            return Ok(self.take());
+        }
+        if let Some(nic) = self.nic.upgrade() {
             nic.drive_until(|| self.has_events());
         }
         loop {
             if let Some(event) = self.take() {
                 return Ok(Some(event));
             }
-            if !wait_readable(&[self.counter.as_fd()], timeout)? {
+            if !self.sleep(timeout)? {
                 return Ok(None);
             }
         }

@@ -18,7 +18,7 @@
 //! | `failure.rs` | panics and broken links |
 //! | `spin.rs` | when a busy poller gives up its core |
 //! | `status` | status for other processes of the user |
-//! | `wait.rs` | when a thread that waits for an event drives before it sleeps |
+//! | `wait.rs` | when a thread that waits for an event drives before it sleeps, and receives while it sleeps |
 //!
 //! ```
 //! use roce::device::{Context, Rc};
@@ -294,10 +294,10 @@ impl SoftNic {
         if !failed {
             core.deliver();
         }
-        let is_urgent = core.engine.has_urgent_transmit();
-        drop(core);
         if has_sends {
-            self.shared.posted(is_urgent);
+            self.shared.posted(core);
+        } else {
+            core.keep_work();
         }
         done
     }
@@ -334,18 +334,16 @@ impl SoftNic {
     }
 
     fn post_to<T: Refusal>(&self, command: impl FnOnce(&mut Core) -> T) -> T {
-        let (done, has_tx, is_urgent) = {
-            let mut core = self.shared.core();
-            if self.has_failed() {
-                return T::refused();
-            }
-            let done = command(&mut core);
-            core.deliver();
-            (done, core.engine.has_transmit(), core.engine.has_urgent_transmit())
-        };
-        if has_tx {
-            self.shared.posted(is_urgent);
+        let mut core = self.shared.core();
+        if self.has_failed() {
+            return T::refused();
+        }
+        let done = command(&mut core);
+        core.deliver();
+        if core.engine.has_transmit() {
+            self.shared.posted(core);
         } else {
+            drop(core);
             self.shared.signals.wake_before(self.shared.hints.deadline());
         }
         done

@@ -1,9 +1,10 @@
 //! RX and TX from the threads of the program, by polls and posts.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-use super::core::{Core, Work};
-use super::driver::{DeferredTx, STEADY};
+use super::core::{Core, CoreGuard, Work};
+use super::driver::{DeferredTx, STEADY, Word};
 use super::shared::{RxGuard, Shared};
 use super::timed_mutex::TimedGuard;
 use crate::time::Instant;
@@ -11,6 +12,11 @@ use crate::time::Instant;
 /// Minimum number of completions of a poll that show a stream. Its sender's window is a few times
 /// as large: ACKs that waited for further polls would stall the sender.
 const STREAM: usize = 16;
+
+/// One poll of so many reads the clock, runs timers and asks the kernel, whatever there is in
+/// shared memory. Without the clock a poll that finds nothing takes 52 ns instead of 71. A busy
+/// poller polls at least every 64 µs, so no timer is later than a fifth of a millisecond for it.
+const FULL_POLLS: u64 = 4;
 
 /// Result of receiving.
 pub(super) struct Received {
@@ -33,8 +39,13 @@ impl Shared {
         if word.has_failed() {
             return 0;
         }
+        let polls = self.polls.add();
+        let ControlFlow::Continue(rx) = self.glance(polls, word) else { return 0 };
         let mut now = self.now();
-        let polls = self.polls.add(now);
+        self.polls.touch(now);
+        if let Some(rx) = &rx {
+            rx.set_since(now);
+        }
         if polls.is_multiple_of(STEADY) && !word.is_polled() {
             // Packets that this thread receives do not wake the progress thread, but it should
             // leave the NIC to it.
@@ -44,10 +55,12 @@ impl Shared {
         if deferred == DeferredTx::Requests && self.take_deferred() {
             self.transmit_urgent(now);
         }
-        let mut count = if self.hints.has_completions() { take(&mut self.core()) } else { 0 };
+        let mut count = if self.hints.has_completions() { self.take(&mut take) } else { 0 };
         let mut work = self.hints.work(now);
-        if count == 0 {
-            let rx = self.rx.try_lock_or_wait(now, || self.now());
+        if count > 0 {
+            drop(rx);
+        } else {
+            let rx = rx.or_else(|| self.rx.try_lock_or_wait(now, || self.now()));
             // A wait may have taken a time slice.
             now = rx.as_ref().map_or(now, TimedGuard::since);
             Received { count, work, .. } = self.receive(rx, now, work, take);
@@ -68,6 +81,28 @@ impl Shared {
             self.signals.wake_before(work.deadline);
         }
         count
+    }
+
+    /// Takes completions that are there without receiving.
+    fn take(&self, take: &mut impl FnMut(&mut Core) -> usize) -> usize {
+        let mut core = self.core();
+        core.keep_work();
+        take(&mut core)
+    }
+
+    /// Looks whether there is anything to do for a poll, without the clock. Breaks if not, and
+    /// returns the receiving half if it locked that.
+    #[inline]
+    fn glance(&self, polls: u64, word: Word) -> ControlFlow<(), Option<RxGuard<'_>>> {
+        let has_work = self.hints.has_completions() || self.hints.has_tx() || word.has_deferred();
+        if !word.is_polled() || has_work || polls.is_multiple_of(FULL_POLLS) {
+            return ControlFlow::Continue(None);
+        }
+        // The time of the last full poll is near enough for a lock that is released at once.
+        match self.rx.try_lock(self.polls.load().last) {
+            Some(rx) if !rx.may_receive() => ControlFlow::Break(()),
+            rx => ControlFlow::Continue(rx),
+        }
     }
 
     /// Declares a busy poller to a progress thread that drives by itself: what this poll defers is
@@ -91,14 +126,15 @@ impl Shared {
         self.signals.take_deferred() != DeferredTx::None
     }
 
-    /// Requests were posted. They go out at once if they are
+    /// Requests were posted by the holder of the core. They go out at once if they are
     /// [urgent](crate::engine::Engine::has_urgent_transmit), because a busy poller may compute before
     /// its next poll; others go out with that poll, or at once if there is no busy poller.
-    pub(super) fn posted(&self, is_urgent: bool) {
-        if is_urgent && self.signals.load().is_polled() {
+    pub(super) fn posted(&self, core: CoreGuard<'_>) {
+        if core.engine.has_urgent_transmit() && self.signals.load().is_polled() {
             self.take_deferred();
-            self.transmit_urgent(self.now());
+            self.transmit_posted(core);
         } else {
+            drop(core);
             self.defer_or_transmit(DeferredTx::Requests);
         }
     }

@@ -1,15 +1,17 @@
 //! State that all threads of a NIC share.
 //!
-//! Locks are taken in one order: the receiving half, or the sending half, then the core. Packets
+//! Locks are taken in one order: the receiving half, or the sending half, then the core. A thread
+//! that has the core may try the sending half, but does not wait for it. Packets
 //! are received, checked, sealed and sent without the core; so one thread can be in the kernel
 //! while another works on queue pairs. Beside the locks, threads share the [signals](super::driver)
 //! and hints.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use super::core::{Core, CoreGuard, Hints};
@@ -47,6 +49,10 @@ pub(super) struct Shared {
     pub(super) port_watch: Option<PortWatch>,
     pub(super) signals: Arc<Signals>,
     pub(super) polls: PollCounter,
+    /// Whether a thread that waits for an event wakes for packets.
+    pub(super) has_listener: AtomicBool,
+    /// Readable once the NIC has ended: ends the sleep of that thread, which keeps the link open.
+    pub(super) ended: OwnedFd,
     /// The user of queue pair 1, if that is open.
     pub(super) gsi: Mutex<Option<Arc<GsiUser>>>,
     /// Time at which the NIC was started, in nanoseconds of [`monotonic`].
@@ -90,6 +96,8 @@ impl Shared {
             port_watch,
             signals,
             polls: PollCounter::new(),
+            has_listener: AtomicBool::new(false),
+            ended: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             gsi: Mutex::new(None),
             started: monotonic(),
             tx_deadline: AtomicU64::new(u64::MAX),
@@ -104,7 +112,7 @@ impl Shared {
 
     #[inline]
     pub(super) fn core(&self) -> CoreGuard<'_> {
-        CoreGuard(self.signals.lock(&self.core))
+        CoreGuard::new(self.signals.lock(&self.core))
     }
 
     /// Locks the receiving half. A thread that needs the core too locks it afterwards.
@@ -176,6 +184,7 @@ impl Shared {
         // A peer may wait for a response that was deferred to the next poll.
         self.flush();
         self.signals.stop();
+        let _ = rustix::io::write(&self.ended, &1_u64.to_ne_bytes());
     }
 
     /// Returns the counters of both halves of the link.

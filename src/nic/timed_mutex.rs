@@ -81,6 +81,12 @@ pub(super) struct TimedGuard<'a, T> {
 }
 
 impl<T> TimedGuard<'_, T> {
+    /// Lets the lock count as taken at `now`: the holder took it before it asked for the time.
+    #[inline]
+    pub(super) fn set_since(&self, now: Instant) {
+        self.since.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
     /// Returns the time at which the lock was taken. After a wait it is later than the time before
     /// the attempt.
     #[inline]

@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use super::core::earlier;
+use super::core::{CoreGuard, earlier};
 use super::shared::Shared;
 use super::timed_mutex::TimedGuard;
 use crate::link::Sender;
@@ -62,6 +62,19 @@ impl Shared {
         self.try_send(now, Extent::Urgent);
     }
 
+    /// Transmits what peers wait for most, of what the caller has just posted, without releasing
+    /// the core in between.
+    pub(super) fn transmit_posted(&self, core: CoreGuard<'_>) {
+        let now = self.now();
+        match self.tx.try_lock(now) {
+            Some(tx) if !self.signals.has_failed() => self.send(tx, Extent::Urgent, Some(core)),
+            _ => {
+                drop(core);
+                self.transmit_urgent(now);
+            }
+        }
+    }
+
     /// Transmits what was deferred or delayed, after what another thread is sending: the caller is
     /// about to do something else, which may destroy what it belongs to.
     pub(super) fn flush(&self) {
@@ -76,7 +89,7 @@ impl Shared {
         };
         if has_tx {
             // Another thread may have the lock and not have asked the engine yet.
-            self.send(self.tx.lock(|| self.now()), Extent::Everything);
+            self.send(self.tx.lock(|| self.now()), Extent::Everything, None);
         }
     }
 
@@ -108,7 +121,7 @@ impl Shared {
             return;
         }
         if let Some(tx) = self.try_tx(now) {
-            self.send(tx, extent);
+            self.send(tx, extent, None);
         }
     }
 
@@ -123,10 +136,17 @@ impl Shared {
         })
     }
 
-    fn send<'a>(&'a self, mut tx: TimedGuard<'a, Tx>, mut extent: Extent) {
+    /// Sends, and then what other threads wanted to send meanwhile. `core` is the core, if the
+    /// caller has it.
+    fn send<'a>(
+        &'a self,
+        mut tx: TimedGuard<'a, Tx>,
+        mut extent: Extent,
+        mut core: Option<CoreGuard<'a>>,
+    ) {
         loop {
             let now = tx.since();
-            let deadline = self.send_batches(&mut tx, now, extent);
+            let deadline = self.send_batches(&mut tx, now, extent, core.take());
             drop(tx);
             if !self.signals.tx_released(deadline) {
                 return;
@@ -145,12 +165,19 @@ impl Shared {
 
     /// Sends until there is nothing left, or no room; returns the next deadline of the engine and
     /// the sending half.
-    fn send_batches(&self, tx: &mut Tx, now: Instant, extent: Extent) -> Option<Instant> {
+    fn send_batches<'a>(
+        &'a self,
+        tx: &mut Tx,
+        now: Instant,
+        extent: Extent,
+        mut held: Option<CoreGuard<'a>>,
+    ) -> Option<Instant> {
         let Tx { sender, batch, deadline, .. } = tx;
         loop {
             batch.clear();
             let mut room = sender.room();
             if room == 0 {
+                held = None;
                 if let Err(error) = sender.send(now, batch) {
                     self.fail(&mut self.core(), &error);
                     return None;
@@ -166,7 +193,7 @@ impl Shared {
             let (count, has_frames) = {
                 batch.set_takes_references(sender.takes_references());
                 batch.limit(BATCH_BYTES.min(room));
-                let mut core = self.core();
+                let mut core = held.take().unwrap_or_else(|| self.core());
                 let count = match extent {
                     Extent::Urgent => core.engine.poll_transmit_delaying_acks(now, batch),
                     Extent::Everything => core.engine.poll_transmit(now, batch),

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! cargo run --release --example bench-shm -- together COUNT
-//! cargo run --release --example bench-shm -- latency|sends|write [SECONDS [BYTES]]
+//! cargo run --release --example bench-shm -- latency|asleep|sends|write [SECONDS [BYTES]]
 //! cargo run --release --example bench-shm -- threads [SECONDS [BYTES [THREADS]]]
 //! ```
 //!
 //! `together` is a ping-pong of SENDs of which one thread plays both sides: nothing waits, so
-//! instructions can be counted. `latency`, `sends` and `write` have a thread a side. Of `threads`,
+//! instructions can be counted. `latency`, `sends` and `write` have a thread a side; so has
+//! `asleep`, a round trip to a program that waits for events and has slept before. Of `threads`,
 //! each plays both sides between two queue pairs of its own, all on the same two NICs; it compares
 //! one thread with all. Prints nanoseconds a message and GB/s, or messages a second.
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
@@ -56,7 +57,7 @@ fn nic(last: u8) -> (Context, Pd) {
 
 impl Side {
     fn new((context, pd): &(Context, Pd), bytes: usize) -> Self {
-        let cq = context.create_cq(4 * QUEUE).unwrap();
+        let cq = context.create_cq_with_events(4 * QUEUE).unwrap();
         let queue = QUEUE as u32;
         let qp = pd.qp(&cq).depth(queue, queue).build_any(QpType::Rc).unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -109,6 +110,20 @@ fn together(sides: &[Side; 2], count: usize) {
     }
 }
 
+/// WRITEs of one thread that plays both sides.
+fn writes(sides: &[Side; 2], count: usize) {
+    let [from, to] = sides;
+    let (remote_addr, rkey) = (to.mr.addr(), to.mr.rkey());
+    let op = SendOp::Write { remote_addr, rkey, imm: None };
+    for _ in 0..count {
+        let sges = [from.sge];
+        from.qp.post_send(&SendWr::new(WrId(2), op, Data::Gather(&sges))).unwrap();
+        while from.poll() == (0, 0) {
+            to.poll();
+        }
+    }
+}
+
 /// Ends the measurement when time is over; looks at the clock now and then.
 fn is_over(polls: &mut u32, end: Clock, stop: &AtomicBool) -> bool {
     *polls += 1;
@@ -137,17 +152,62 @@ fn side_by_side(pairs: &[[Side; 2]], end: Clock) -> f64 {
 
 fn ping_pong(side: &Side, first: bool, end: Clock, stop: &AtomicBool, count: &AtomicU64) {
     let mut polls = 0;
+    let mut times = Vec::with_capacity(if first { 1 << 22 } else { 0 });
+    let mut sent_at = Clock::now();
     if first {
         side.send();
     }
     while !is_over(&mut polls, end, stop) {
         let (_, received) = side.poll();
         if received > 0 {
+            if times.len() < times.capacity() {
+                let now = Clock::now();
+                times.push((now - sent_at).as_nanos() / 2);
+                sent_at = now;
+            }
             side.receive();
             side.send();
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
+    if first {
+        print_percentiles("one way", times);
+    }
+}
+
+/// Prints times in which other programs took part, and times in which they did not.
+fn print_percentiles(what: &str, mut times: Vec<u128>) {
+    times.sort_unstable();
+    let at = |share: usize| times.get(times.len() * share / 100).copied().unwrap_or_default();
+    println!("{what}: 10 % {} ns, median {} ns, 90 % {} ns", at(10), at(50), at(90));
+}
+
+/// Pause before each round trip to a program that sleeps: longer than it drives before it sleeps.
+const PAUSE: Duration = Duration::from_micros(300);
+
+/// Replies to each message, and waits for the next by an event.
+fn reply(side: &Side, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        let Ok(wc) = side.cq.wait(Some(Duration::from_millis(100))) else { continue };
+        if wc.wc.id == WrId(1) {
+            side.receive();
+            side.send();
+        }
+    }
+}
+
+/// Prints the nanoseconds of round trips to a side that sleeps.
+fn to_sleeper(side: &Side, end: Clock) {
+    let mut times = Vec::new();
+    while Clock::now() < end {
+        std::thread::sleep(PAUSE);
+        let start = Clock::now();
+        side.send();
+        while side.poll().1 == 0 {}
+        times.push(start.elapsed().as_nanos());
+        side.receive();
+    }
+    print_percentiles("round trip", times);
 }
 
 /// Sends as fast as completions come.
@@ -208,7 +268,10 @@ fn main() {
     // Until they have found each other.
     let begin = Clock::now();
     while begin.elapsed() < Duration::from_millis(300) {
-        sides.iter().for_each(|sides| together(sides, if mode == "write" { 0 } else { 16 }));
+        match mode {
+            "write" => sides.iter().for_each(|sides| writes(sides, 1)),
+            _ => sides.iter().for_each(|sides| together(sides, 16)),
+        }
     }
     // Until all that was sent has completed.
     let quiet = Clock::now() + Duration::from_millis(50);
@@ -220,6 +283,16 @@ fn main() {
         let start = Clock::now();
         together(&sides[0], amount);
         println!("{:.0} ns", start.elapsed().as_nanos() as f64 / amount as f64);
+        return;
+    }
+    if mode == "asleep" {
+        let [left, right] = &sides[0];
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| reply(right, &stop));
+            to_sleeper(left, Clock::now() + Duration::from_secs(amount as u64));
+            stop.store(true, Ordering::Relaxed);
+        });
         return;
     }
     if mode == "threads" {

@@ -97,6 +97,12 @@ impl Rings {
             && self.rings.iter_mut().fold(false, |any, (_, ring)| any | ring.look_at_new())
     }
 
+    /// Whether packets wait in some ring.
+    #[inline]
+    pub(crate) fn has_packets(&self) -> bool {
+        self.rings.iter().any(|(_, ring)| ring.has_packets())
+    }
+
     pub(crate) fn bad_icrc(&self) -> u64 {
         self.counters.bad_icrc
     }

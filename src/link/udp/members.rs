@@ -76,6 +76,13 @@ impl Members {
         all
     }
 
+    /// Whether a receive is likely to find something.
+    #[inline]
+    pub(super) fn may_receive(&self) -> bool {
+        self.shared_memory.as_ref().is_none_or(SharedMemory::may_receive)
+            || !(self.waiting.is_empty() && self.received.is_empty())
+    }
+
     /// Makes the messages that wait those of this receive; returns their number.
     #[inline]
     pub(super) fn hand_over(&mut self) -> usize {

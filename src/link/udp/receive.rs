@@ -341,11 +341,16 @@ impl Receiver for UdpReceiver {
         if turn != Turn::Kernel
             && let Some(memory) = self.shared_memory_mut()
         {
-            count += memory.take(now, count);
+            count += memory.take(now, turn, count);
         }
         count += self.members.as_mut().map_or(0, Members::hand_over);
         self.counters.packets += count as u64;
         Ok(count)
+    }
+
+    #[inline]
+    fn may_receive(&self) -> bool {
+        self.members.as_ref().is_none_or(Members::may_receive)
     }
 
     fn for_each(&self, each: &mut dyn FnMut(&Received<'_>)) {

@@ -54,35 +54,34 @@ pub(super) struct SharedMemory {
 /// Times by which a receive chooses its sources.
 #[derive(Debug, Default)]
 struct Activity {
-    /// Time of the last packet from a ring, and from the kernel.
-    ring: Instant,
-    kernel: Instant,
-    /// Time at which the kernel was asked last, and the time to the next.
-    asked: Instant,
+    /// Time until which more packets are expected from rings, and from the kernel.
+    rings_until: Instant,
+    kernel_until: Instant,
+    /// Time at which the kernel is asked next, and the interval after that.
+    ask_at: Instant,
     interval: Duration,
+    /// Whether the last receive polled the rings alone, and found nothing.
+    is_idle: bool,
 }
 
 impl Activity {
     /// Whether the kernel is to be asked at `now`.
     #[inline]
     fn asks_kernel(&self, now: Instant) -> bool {
-        let is_within = |time: Instant, limit| now.saturating_since(time) < limit;
-        !is_within(self.ring, ACTIVE)
-            || is_within(self.kernel, ACTIVE)
-            || !is_within(self.asked, self.interval)
+        now >= self.rings_until || now < self.kernel_until || now >= self.ask_at
     }
 
     /// The kernel is asked at `now`.
     #[inline]
     fn ask_kernel(&mut self, now: Instant) {
-        self.asked = now;
         self.interval = (self.interval * 2).clamp(KERNEL_INTERVAL_MIN, KERNEL_INTERVAL_MAX);
+        self.ask_at = now.saturating_add(self.interval);
     }
 
     /// Packets came from the kernel at `now`.
     #[inline]
     fn came_from_kernel(&mut self, now: Instant) {
-        (self.kernel, self.interval) = (now, KERNEL_INTERVAL_MIN);
+        (self.kernel_until, self.interval) = (now.saturating_add(ACTIVE), KERNEL_INTERVAL_MIN);
     }
 }
 
@@ -93,6 +92,21 @@ struct Common {
     /// With the length of one of them.
     head: RecordHead,
     arrival: Arrival,
+    /// IP headers of packets that came lately.
+    headers: [HeaderOfLength; HEADERS],
+}
+
+/// Number of IP headers that are kept, by the length of their packets: a SEND and the ACKs beside
+/// it have one each.
+const HEADERS: usize = 4;
+
+/// IP header of packets of one length.
+#[derive(Clone, Copy)]
+struct HeaderOfLength {
+    /// Length from the BTH through the ICRC, or 0.
+    packet_len: u16,
+    len: usize,
+    bytes: [u8; 40],
 }
 
 fn lock(neighbors: &Mutex<Neighbors>) -> MutexGuard<'_, Neighbors> {
@@ -145,21 +159,30 @@ impl SharedMemory {
         Turn::Both
     }
 
+    /// Whether a receive is likely to find something: false if the last one polled the rings alone
+    /// and found nothing, and there is still nothing in them.
+    #[inline]
+    pub(super) fn may_receive(&self) -> bool {
+        !self.activity.is_idle || self.rings.has_packets()
+    }
+
     /// Takes packets from the rings, instead of those of the call before; returns their number.
-    /// `from_kernel` is the number of packets that this receive got from the kernel.
+    /// `from_kernel` is the number of packets that this receive got from the kernel, if it is the
+    /// kernel's `turn`, too.
     ///
     /// A neighbor sends through the kernel until its ring is adopted. So the first packets of a
     /// ring are taken once the kernel, asked after they were there, has none: they would overtake
     /// others, which UC takes for a loss.
     #[inline]
-    pub(super) fn take(&mut self, now: Instant, from_kernel: usize) -> usize {
+    pub(super) fn take(&mut self, now: Instant, turn: Turn, from_kernel: usize) -> usize {
         if from_kernel > 0 {
             self.activity.came_from_kernel(now);
         }
         let count = self.rings.take(from_kernel == 0);
         if count > 0 {
-            self.activity.ring = now;
+            self.activity.rings_until = now.saturating_add(ACTIVE);
         }
+        self.activity.is_idle = count == 0 && turn == Turn::Rings;
         count
     }
 
@@ -255,12 +278,13 @@ impl Common {
             ..Ancillary::default()
         };
         let arrival = Arrival::new(address_of(from), head.source_port, to, &ancillary);
-        Self { from, to, head: *head, arrival }
+        let none = HeaderOfLength { packet_len: 0, len: 0, bytes: [0; 40] };
+        Self { from, to, head: *head, arrival, headers: [none; HEADERS] }
     }
 
     /// Returns those of a packet, which are mostly those of the last.
     #[inline]
-    fn of<'a>(last: &'a mut Option<Self>, from: Gid, to: Gid, head: &RecordHead) -> &'a Self {
+    fn of<'a>(last: &'a mut Option<Self>, from: Gid, to: Gid, head: &RecordHead) -> &'a mut Self {
         let is_same = last.as_ref().is_some_and(|common| {
             common.from == from && common.head == RecordHead { len: common.head.len, ..*head }
         });
@@ -273,21 +297,26 @@ impl Common {
     /// Passes a packet on.
     #[inline]
     fn pass(
-        &self,
+        &mut self,
         packet: &[u8],
         payload: Option<SharedBytes<'_>>,
         each: &mut dyn FnMut(&Received<'_>),
     ) {
-        let Self { from, to, arrival, .. } = self;
+        let Self { from, to, arrival, headers, .. } = self;
         let payload_len = payload.map_or(0, |payload| payload.len());
         let len = packet.len() + payload_len + ICRC_ROOM;
-        let mut room = [0; 40];
+        let len = u16::try_from(len).unwrap_or(u16::MAX);
+        let header = &mut headers[usize::from(len / 4) % HEADERS];
+        if header.packet_len != len {
+            header.len = arrival.header.put(len, 0, &mut header.bytes).len();
+            header.packet_len = len;
+        }
         each(&Received {
             source: *from,
             destination: *to,
             source_port: arrival.port,
             ecn: arrival.ecn,
-            network: arrival.header.put(u16::try_from(len).unwrap_or(u16::MAX), 0, &mut room),
+            network: header.bytes.get(..header.len).unwrap_or_default(),
             packet,
             payload,
         });
@@ -424,6 +453,35 @@ mod tests {
             assert!((900..1000).contains(&sent), "{sent}: the first ones went through the kernel");
             assert!((900..1000).contains(&received), "{received}");
         }
+    }
+
+    #[test]
+    fn poller_looks_at_the_rings_alone_while_nothing_else_is_due() {
+        let at = |ns| Instant::from_nanos(1_000_000_000 + ns);
+        let mut first = open(5, true);
+        assert!(first.receiver.may_receive(), "without rings the kernel is to be asked");
+        let mut second = join(&mut first, 5);
+        exchange(&mut first, &mut second, 100);
+        let path = path(&first, &second);
+        let [next, last] = [100, 101].map(|number| packet(&second, number));
+        let mut send = |packet: &[u8]| {
+            let mut batch = Batch::new(1);
+            assert!(batch.push(&path, packet));
+            first.sender.send(at(0), &mut batch).unwrap();
+        };
+        let receiver = &mut second.receiver;
+        send(&next);
+        assert!(receiver.may_receive());
+        assert_eq!(receiver.receive(at(0)).unwrap(), 1);
+        assert!(receiver.may_receive(), "there may be more");
+        assert_eq!(receiver.receive(at(1)).unwrap(), 0);
+        assert!(!receiver.may_receive());
+        send(&last);
+        assert!(receiver.may_receive(), "a packet is in the ring");
+        assert_eq!(receiver.receive(at(2)).unwrap(), 1);
+        let quiet = u64::try_from(ACTIVE.as_nanos()).unwrap() + 2;
+        assert_eq!(receiver.receive(at(quiet)).unwrap(), 0);
+        assert!(receiver.may_receive(), "packets come from the kernel as likely");
     }
 
     #[test]

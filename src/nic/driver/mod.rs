@@ -35,7 +35,7 @@ use self::poller::PollerState;
 pub(super) use self::poller::{STEADY, STEADY_AGAIN};
 pub(super) use self::polls::{PollCounter, Polls};
 pub(super) use self::signals::Signals;
-pub(super) use self::word::{DeferredTx, SleepKind};
+pub(super) use self::word::{DeferredTx, SleepKind, Word};
 use crate::time::Instant;
 
 /// Time that a program that polled before, and may be reading memory now, has to receive by itself

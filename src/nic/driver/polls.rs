@@ -11,7 +11,7 @@ use crate::time::Instant;
 pub(in crate::nic) struct PollCounter {
     /// Number of polls since a CQ event was last requested.
     count: AtomicU64,
-    /// Time of the last one, in nanoseconds.
+    /// Time of the last one that asked for the time, in nanoseconds.
     last: AtomicU64,
 }
 
@@ -22,14 +22,13 @@ impl PollCounter {
 
     /// Counts a poll; returns the number of polls.
     #[inline]
-    pub(in crate::nic) fn add(&self, now: Instant) -> u64 {
+    pub(in crate::nic) fn add(&self) -> u64 {
         let count = self.count.load(Ordering::Relaxed) + 1;
         self.count.store(count, Ordering::Relaxed);
-        self.touch(now);
         count
     }
 
-    /// The poll that was counted last is still going on.
+    /// The poll that was counted last is going on.
     #[inline]
     pub(in crate::nic) fn touch(&self, now: Instant) {
         self.last.store(now.as_nanos(), Ordering::Relaxed);
