@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Fault, Finding, Mesh, Symptom, counted};
 
-/// Names each host that is dead, refuses or is unreachable, once, however many others could not reach it.
+/// Names each host that is dead, refuses or is unreachable, once, however many others could not
+/// reach it.
 pub(super) fn find(mesh: &Mesh) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut failed: BTreeMap<(usize, usize), &str> =
