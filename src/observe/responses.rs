@@ -71,6 +71,7 @@ pub(crate) struct OpenResponse {
     pub(crate) sequence: u64,
     /// Frame of the response.
     pub(crate) frame: u64,
+    begins: bool,
     /// Sequence number behind the run that it belongs to if it is due.
     end: u64,
     /// Whether that is the run that is being sent.
@@ -177,24 +178,36 @@ impl ResponseRuns {
         frame: u64,
     ) -> Option<OpenResponse> {
         let (run, next) = self.current?;
-        if begins || sequence == next || !self.is_missing(sequence) {
+        if sequence == next || !self.is_missing(sequence) {
             return None;
         }
-        let is_current = (next..run.end).contains(&sequence);
-        let holds = |it: &&Run| (it.first..it.end).contains(&sequence) && it.time <= answerable;
-        let run = if is_current { &run } else { self.waiting.iter().find(holds)? };
-        Some(OpenResponse { sequence, frame, end: run.end, is_current, answerable })
+        let is_current = !begins && (next..run.end).contains(&sequence);
+        let holds = |it: &Run| {
+            let is_it = if begins { it.first == sequence } else { it.first <= sequence };
+            // Behind the only response of a run nothing tells.
+            is_it && it.end > sequence + u64::from(begins) && it.time <= answerable
+        };
+        if begins && self.skipped_before(sequence, holds) <= 1 {
+            return None;
+        }
+        let run = if is_current { &run } else { self.waiting.iter().find(|it| holds(it))? };
+        let end = run.end;
+        Some(OpenResponse { sequence, frame, begins, end, is_current, answerable })
     }
 
-    /// Decides about a response that is open, if there is one, before `next` comes: behind one that
-    /// is due come others of its run, behind one that is late those that were due.
+    /// Decides about a response that is open, if there is one, before `next` comes: behind one of
+    /// the run that is being sent come no earlier ones of it, unless it is late; behind one of a
+    /// repeated run come others of that.
     pub(crate) fn settle(&mut self, next: u64) -> Option<(OpenResponse, Arrival)> {
         let open = self.open.take()?;
         let rest = self.rest();
-        let is_due = (open.sequence + 1..open.end).contains(&next)
-            && (open.is_current || !rest.contains(&next));
+        let is_due = if open.is_current {
+            next > open.sequence || !rest.contains(&next)
+        } else {
+            (open.sequence + 1..open.end).contains(&next) && !rest.contains(&next)
+        };
         let arrival = if is_due {
-            self.place(open.sequence, false, open.answerable, false)
+            self.place(open.sequence, open.begins, open.answerable, false)
         } else {
             let skipped = take(&mut self.missing, open.sequence)?;
             self.late(skipped, open.answerable)
@@ -522,7 +535,8 @@ mod tests {
         }
         assert_eq!(respond(&mut runs, 5, false, END), Arrival::Open);
         assert_eq!(due(runs.settle(7).unwrap().1).head, 3..5);
-        assert_eq!(due(respond(&mut runs, 7, false, END)).head, 6..7);
+        assert_eq!(runs.response(7, false, END, 7), Arrival::Open);
+        assert_eq!(due(runs.settle(9).unwrap().1).head, 6..7);
     }
 
     #[test]

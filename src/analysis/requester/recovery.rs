@@ -9,7 +9,6 @@ use super::{PacketFacts, Requester, RetransmissionCause};
 use crate::observe::disorder::Disorder;
 use crate::observe::requester::recovery::{Recovery, Signal, Trigger};
 use crate::observe::round_trip::RoundTrip;
-use crate::observe::timing::COPY_MOST;
 use crate::time::{Instant, nanos};
 
 /// A timeout of which it is not known yet what was lost.
@@ -107,7 +106,7 @@ impl Requester {
         let is_copy = |record: &Record| {
             record.is_seen()
                 && record.digest == packet.digest
-                && now.saturating_since(record.time) <= COPY_MOST
+                && now.saturating_since(record.time) < self.round_trip.timeout_least()
         };
         if (first..end).contains(&next) && record.as_ref().is_some_and(is_copy) {
             self.tentative = Some(tentative);
