@@ -1,12 +1,12 @@
 //! Spurious retransmissions: the requester timed out, and the first transmissions were answered
 //! too, so that it need not have retransmitted them.
 //!
-//! Three observations prove it: the answer had passed the capture point, and the requester's host was
-//! silent meanwhile, though the other end retransmitted requests to it; or the answer left the responder before the first repeated packet came
-//! there, as capture points at both ends show; or the last request in flight was repeated once and
-//! is answered twice. Acknowledgements prove that for one packet only: a responder acknowledges
-//! every packet that it gets again, and the acknowledgement of the first transmissions may have
-//! been lost.
+//! Three observations prove it: the answer had passed the capture point, and the requester's host
+//! was silent meanwhile, though the other end retransmitted requests to it; or the answer left the
+//! responder before the first repeated packet came there, as capture points at both ends show; or
+//! the last request in flight was repeated once and is answered twice. Acknowledgements prove that
+//! for one packet only: a responder acknowledges every packet that it gets again, and the
+//! acknowledgement of the first transmissions may have been lost.
 
 use core::time::Duration;
 
