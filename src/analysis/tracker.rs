@@ -450,6 +450,7 @@ impl Analysis {
             silence >= self.config.thresholds.stall_nanos
         });
         let silence = if is_silent { self.silence_before(index, packet) } else { None };
+        let has_paused = is_silent && self.is_peer_unanswered(index);
         let (verdict, role) = match (info.service, info.role) {
             (Service::Ud, _) if packet.dest_qp == Qpn::GSI || packet.dest_qp == Qpn::SMI => {
                 self.count_management(index, packet);
@@ -468,7 +469,11 @@ impl Analysis {
             (_, Role::Response) => {
                 (self.handle_response(index, packet, info, sink), role_of(packet, info))
             }
-            _ => (self.handle_request(index, packet, info, sink), PacketRole::Request),
+            _ => {
+                let requester = self.stream_mut(index).and_then(|it| it.requester.as_mut());
+                requester.into_iter().for_each(|requester| requester.set_paused(has_paused));
+                (self.handle_request(index, packet, info, sink), PacketRole::Request)
+            }
         };
         if let Some(silence) = silence {
             self.note_stall(index, silence, &verdict);
@@ -519,6 +524,12 @@ impl Analysis {
                 requester.handle_request(packet, info, scene)
             }
         })
+    }
+
+    /// Whether the other end retransmits requests to this one, which does not answer.
+    fn is_peer_unanswered(&self, index: u32) -> bool {
+        let peer = self.stream(index).and_then(|stream| self.stream(stream.peer?));
+        peer.and_then(|peer| peer.requester.as_ref()).is_some_and(|it| it.is_unanswered())
     }
 
     /// The round-trip time of the other end's requests, where a response may make the requester go

@@ -60,6 +60,23 @@ pub(crate) enum Arrival {
     },
     /// A response of no run that is due: a copy, or the answer to a request that was not captured.
     Stray,
+    /// A response that is late, or due behind others that are missing: the next one tells which
+    /// ([`ResponseRuns::settle`]).
+    Open,
+}
+
+/// A response that is [`Open`](Arrival::Open).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpenResponse {
+    pub(crate) sequence: u64,
+    /// Frame of the response.
+    pub(crate) frame: u64,
+    begins: bool,
+    /// Sequence number behind the run that it belongs to if it is due.
+    end: u64,
+    /// Whether that is the run that is being sent.
+    is_current: bool,
+    answerable: Instant,
 }
 
 /// A response that a later one overtook, or that was lost.
@@ -87,6 +104,7 @@ pub(crate) struct ResponseRuns {
     /// A response that came twice, if the last one did: a copy, unless the next one follows it and
     /// a run begins without its first responses.
     copy: Option<u64>,
+    open: Option<OpenResponse>,
 }
 
 impl ResponseRuns {
@@ -134,21 +152,84 @@ impl ResponseRuns {
         *self = Self::default();
     }
 
-    /// Takes a response, `begins`: the first of its run. What was requested after `answerable`
-    /// cannot be answered yet.
-    pub(crate) fn response(&mut self, sequence: u64, begins: bool, answerable: Instant) -> Arrival {
+    /// Takes the response in a frame, `begins`: the first of its run. What was requested after
+    /// `answerable` cannot be answered yet. Before it, [`settle`](Self::settle) must be called.
+    pub(crate) fn response(
+        &mut self,
+        sequence: u64,
+        begins: bool,
+        answerable: Instant,
+        frame: u64,
+    ) -> Arrival {
+        self.open = self.open_at(sequence, begins, answerable, frame);
+        match self.open {
+            Some(_) => Arrival::Open,
+            None => self.place(sequence, begins, answerable, true),
+        }
+    }
+
+    /// Returns a response that is missing if it may be late or due: as part of the run that is
+    /// being sent, or of a request that was repeated and whose first responses are missing.
+    fn open_at(
+        &self,
+        sequence: u64,
+        begins: bool,
+        answerable: Instant,
+        frame: u64,
+    ) -> Option<OpenResponse> {
+        let (run, next) = self.current?;
+        if sequence == next || !self.is_missing(sequence) {
+            return None;
+        }
+        let is_current = !begins && (next..run.end).contains(&sequence);
+        let holds = |it: &Run| {
+            let is_it = if begins { it.first == sequence } else { it.first <= sequence };
+            // Behind the only response of a run nothing tells.
+            is_it && it.end > sequence + u64::from(begins) && it.time <= answerable
+        };
+        if begins && self.skipped_before(sequence, holds) <= 1 {
+            return None;
+        }
+        let run = if is_current { &run } else { self.waiting.iter().find(|it| holds(it))? };
+        let end = run.end;
+        Some(OpenResponse { sequence, frame, begins, end, is_current, answerable })
+    }
+
+    /// Decides about a response that is open, if there is one, before `next` comes: behind one of
+    /// the run that is being sent come no earlier ones of it, unless it is late; behind one of a
+    /// repeated run come others of that.
+    pub(crate) fn settle(&mut self, next: u64) -> Option<(OpenResponse, Arrival)> {
+        let open = self.open.take()?;
+        let rest = self.rest();
+        let is_due = if open.is_current {
+            next > open.sequence || !rest.contains(&next)
+        } else {
+            (open.sequence + 1..open.end).contains(&next) && !rest.contains(&next)
+        };
+        let arrival = if is_due {
+            self.place(open.sequence, open.begins, open.answerable, false)
+        } else {
+            let skipped = take(&mut self.missing, open.sequence)?;
+            self.late(skipped, open.answerable)
+        };
+        Some((open, arrival))
+    }
+
+    /// Places a response, of which it is known if it is not late.
+    fn place(
+        &mut self,
+        sequence: u64,
+        begins: bool,
+        answerable: Instant,
+        may_be_late: bool,
+    ) -> Arrival {
         let holds = |run: &Run| {
             if begins { run.first == sequence } else { (run.first..run.end).contains(&sequence) }
         };
         if let Some((run, next)) = &mut self.current {
             if (*next..run.end).contains(&sequence) && !begins {
+                take(&mut self.missing, sequence);
                 let head = *next..sequence;
-                // It, or all before it, did not come in order.
-                if head.end - head.start > 1
-                    && let Some(skipped) = take(&mut self.missing, sequence)
-                {
-                    return self.late(skipped, answerable);
-                }
                 *next = sequence + 1;
                 self.expect_late(head.clone(), answerable);
                 self.disorder.advance(head.clone(), head.end - head.start);
@@ -158,14 +239,17 @@ impl ResponseRuns {
             let is_unfinished = *next < run.end;
             let is_again = |run: &Run| holds(run) && run.time <= answerable;
             let is_answered_again = self.waiting.iter().any(is_again);
-            let may_be_late = if begins {
+            let is_likely_late = if begins {
                 !is_answered_again && (is_unfinished || self.waiting.is_empty())
             } else {
                 is_unfinished || !is_answered_again
             };
             // Fewer packets explain it if it alone is late.
-            let may_be_late = may_be_late || self.skipped_before(sequence, holds) > 1;
-            if may_be_late && let Some(skipped) = take(&mut self.missing, sequence) {
+            let is_likely_late = is_likely_late || self.skipped_before(sequence, holds) > 1;
+            if may_be_late
+                && is_likely_late
+                && let Some(skipped) = take(&mut self.missing, sequence)
+            {
                 return self.late(skipped, answerable);
             }
             if let Some((_, next)) = self.current
@@ -281,6 +365,17 @@ mod tests {
         Run { first, end, length: 0, is_sized: true, frame: first, time: Instant::ZERO }
     }
 
+    /// Takes a response; the one before must not be open.
+    fn respond(
+        runs: &mut ResponseRuns,
+        sequence: u64,
+        begins: bool,
+        answerable: Instant,
+    ) -> Arrival {
+        assert_eq!(runs.settle(sequence), None);
+        runs.response(sequence, begins, answerable, sequence)
+    }
+
     /// Number of responses that are missing.
     fn count(missing: &Missing) -> usize {
         missing.tail.clone().chain(missing.head.clone()).count()
@@ -296,7 +391,7 @@ mod tests {
     fn missing_before(arrival: Arrival) -> Option<usize> {
         match arrival {
             Arrival::Due(missing) => Some(count(&missing)),
-            Arrival::Late { .. } | Arrival::Stray => None,
+            Arrival::Late { .. } | Arrival::Stray | Arrival::Open => None,
         }
     }
 
@@ -320,35 +415,35 @@ mod tests {
     fn responses_in_order_miss_nothing() {
         let mut runs = runs(&[(0, 3), (3, 4)]);
         for sequence in 0..4 {
-            let arrival = runs.response(sequence, [0, 3].contains(&sequence), END);
+            let arrival = respond(&mut runs, sequence, [0, 3].contains(&sequence), END);
             assert_eq!(missing_before(arrival), Some(0));
         }
-        assert_eq!(runs.response(3, true, END), Arrival::Stray, "a copy");
+        assert_eq!(respond(&mut runs, 3, true, END), Arrival::Stray, "a copy");
     }
 
     #[test]
     fn gap_and_tail_and_head_are_missing() {
         let mut runs = runs(&[(0, 6), (6, 9)]);
-        assert_eq!(due(runs.response(0, true, END)).head, 0..0);
-        assert_eq!(due(runs.response(3, false, END)).head, 1..3);
-        let missing = due(runs.response(7, false, END));
+        assert_eq!(due(respond(&mut runs, 0, true, END)).head, 0..0);
+        assert_eq!(due(respond(&mut runs, 3, false, END)).head, 1..3);
+        let missing = due(respond(&mut runs, 7, false, END));
         assert_eq!(missing, Missing { tail: 4..6, unanswered: vec![], head: 6..7 });
-        assert_eq!(late_by(runs.response(1, false, END)), 6);
-        assert_eq!(runs.response(1, false, END), Arrival::Stray);
-        assert_eq!(due(runs.response(8, false, END)).head, 8..8);
+        assert_eq!(late_by(respond(&mut runs, 1, false, END)), 6);
+        assert_eq!(respond(&mut runs, 1, false, END), Arrival::Stray);
+        assert_eq!(due(respond(&mut runs, 8, false, END)).head, 8..8);
     }
 
     #[test]
     fn first_response_that_others_overtook_does_not_answer_the_request_made_for_want_of_it() {
         let mut runs = runs(&[(0, 4)]);
         runs.request(Run { time: Instant::from_nanos(20), ..run(0, 4) });
-        assert_eq!(due(runs.response(1, false, Instant::from_nanos(10))).head, 0..1);
-        assert_eq!(late_by(runs.response(0, true, Instant::from_nanos(10))), 1);
+        assert_eq!(due(respond(&mut runs, 1, false, Instant::from_nanos(10))).head, 0..1);
+        assert_eq!(late_by(respond(&mut runs, 0, true, Instant::from_nanos(10))), 1);
         for sequence in 2..4 {
-            assert_eq!(missing_before(runs.response(sequence, false, END)), Some(0));
+            assert_eq!(missing_before(respond(&mut runs, sequence, false, END)), Some(0));
         }
         for sequence in 0..4 {
-            let arrival = runs.response(sequence, sequence == 0, END);
+            let arrival = respond(&mut runs, sequence, sequence == 0, END);
             assert_eq!(missing_before(arrival), Some(0), "{sequence}");
         }
     }
@@ -357,11 +452,11 @@ mod tests {
     fn copy_of_a_response_does_not_begin_the_run_that_waits() {
         let mut runs = runs(&[(0, 5), (0, 5)]);
         for sequence in 0..5 {
-            runs.response(sequence, sequence == 0, END);
+            respond(&mut runs, sequence, sequence == 0, END);
         }
-        assert_eq!(runs.response(2, false, END), Arrival::Stray);
+        assert_eq!(respond(&mut runs, 2, false, END), Arrival::Stray);
         for sequence in 0..5 {
-            let arrival = runs.response(sequence, sequence == 0, END);
+            let arrival = respond(&mut runs, sequence, sequence == 0, END);
             assert_eq!(missing_before(arrival), Some(0), "{sequence}");
         }
     }
@@ -370,33 +465,37 @@ mod tests {
     fn run_whose_first_responses_are_lost_begins_with_two_in_order() {
         let mut runs = runs(&[(0, 5), (0, 5)]);
         for sequence in 0..5 {
-            runs.response(sequence, sequence == 0, END);
+            respond(&mut runs, sequence, sequence == 0, END);
         }
-        assert_eq!(runs.response(2, false, END), Arrival::Stray);
-        assert_eq!(due(runs.response(3, false, END)).head, 0..2);
-        assert_eq!(due(runs.response(4, false, END)).head, 4..4);
+        assert_eq!(respond(&mut runs, 2, false, END), Arrival::Stray);
+        assert_eq!(due(respond(&mut runs, 3, false, END)).head, 0..2);
+        assert_eq!(due(respond(&mut runs, 4, false, END)).head, 4..4);
     }
 
     #[test]
     fn late_first_response_of_a_finished_run_is_no_repetition() {
         let mut runs = runs(&[(0, 3), (3, 4)]);
-        assert_eq!(due(runs.response(1, false, END)).head, 0..1);
+        assert_eq!(due(respond(&mut runs, 1, false, END)).head, 0..1);
         for (sequence, begins) in [(2, false), (3, true)] {
-            assert_eq!(missing_before(runs.response(sequence, begins, END)), Some(0));
+            assert_eq!(missing_before(respond(&mut runs, sequence, begins, END)), Some(0));
         }
-        assert_eq!(late_by(runs.response(0, true, END)), 3);
+        assert_eq!(late_by(respond(&mut runs, 0, true, END)), 3);
     }
 
     #[test]
     fn first_response_is_late_while_the_next_run_is_not_finished() {
         let mut runs = runs(&[(0, 2), (2, 5)]);
         runs.request(Run { time: Instant::from_nanos(20), ..run(0, 2) });
-        assert_eq!(due(runs.response(1, false, END)).head, 0..1);
-        assert_eq!(missing_before(runs.response(2, true, END)), Some(0));
-        assert_eq!(missing_before(runs.response(3, false, END)), Some(0));
-        assert_eq!(late_by(runs.response(0, true, Instant::from_nanos(10))), 3);
+        assert_eq!(due(respond(&mut runs, 1, false, END)).head, 0..1);
+        assert_eq!(missing_before(respond(&mut runs, 2, true, END)), Some(0));
+        assert_eq!(missing_before(respond(&mut runs, 3, false, END)), Some(0));
+        assert_eq!(late_by(respond(&mut runs, 0, true, Instant::from_nanos(10))), 3);
         for (sequence, begins) in [(4, false), (0, true), (1, false)] {
-            assert_eq!(missing_before(runs.response(sequence, begins, END)), Some(0), "{sequence}");
+            assert_eq!(
+                missing_before(respond(&mut runs, sequence, begins, END)),
+                Some(0),
+                "{sequence}"
+            );
         }
     }
 
@@ -404,11 +503,40 @@ mod tests {
     fn last_response_that_others_overtook_does_not_begin_a_later_run() {
         let mut runs = runs(&[(0, 4), (4, 8), (3, 4)]);
         for (sequence, begins) in [(0, true), (1, false), (2, false)] {
-            assert_eq!(missing_before(runs.response(sequence, begins, END)), Some(0));
+            assert_eq!(missing_before(respond(&mut runs, sequence, begins, END)), Some(0));
         }
-        assert_eq!(due(runs.response(4, true, END)).tail, 3..4);
-        assert_eq!(late_by(runs.response(3, false, END)), 1);
-        assert_eq!(missing_before(runs.response(5, false, END)), Some(0));
+        assert_eq!(due(respond(&mut runs, 4, true, END)).tail, 3..4);
+        assert_eq!(respond(&mut runs, 3, false, END), Arrival::Open);
+        let (open, arrival) = runs.settle(5).unwrap();
+        assert_eq!((open.sequence, late_by(arrival)), (3, 1));
+        assert_eq!(missing_before(respond(&mut runs, 5, false, END)), Some(0));
+    }
+
+    #[test]
+    fn repeated_run_whose_first_responses_are_lost_is_not_late() {
+        // 1 and 2 are missing, and requested again; then the rest of the second READ and the first
+        // response of the third are lost.
+        let mut runs = runs(&[(0, 4), (4, 9), (1, 4)]);
+        for (sequence, begins) in [(0, true), (3, false), (4, true), (5, false)] {
+            respond(&mut runs, sequence, begins, END);
+        }
+        assert_eq!(respond(&mut runs, 2, false, END), Arrival::Open);
+        let (open, arrival) = runs.settle(3).unwrap();
+        let missing = Missing { tail: 6..9, unanswered: vec![], head: 1..2 };
+        assert_eq!((open.frame, due(arrival)), (2, missing));
+        assert_eq!(missing_before(respond(&mut runs, 3, false, END)), Some(0));
+    }
+
+    #[test]
+    fn response_behind_lost_ones_is_not_late_because_it_was_lost_before() {
+        let mut runs = runs(&[(0, 9), (1, 9)]);
+        for (sequence, begins) in [(0, true), (8, false), (1, true), (2, false)] {
+            respond(&mut runs, sequence, begins, END);
+        }
+        assert_eq!(respond(&mut runs, 5, false, END), Arrival::Open);
+        assert_eq!(due(runs.settle(7).unwrap().1).head, 3..5);
+        assert_eq!(runs.response(7, false, END, 7), Arrival::Open);
+        assert_eq!(due(runs.settle(9).unwrap().1).head, 6..7);
     }
 
     #[test]
@@ -419,11 +547,11 @@ mod tests {
         let all = [(0, true), (1, false), (4, true), (5, false), (6, false), (7, false)];
         let missing: Vec<_> = all
             .iter()
-            .flat_map(|&(sequence, begins)| due(runs.response(sequence, begins, END)).tail)
+            .flat_map(|&(sequence, begins)| due(respond(&mut runs, sequence, begins, END)).tail)
             .collect();
         assert_eq!(missing, [2, 3]);
         for (sequence, begins) in [(2, true), (3, false), (4, true)] {
-            let arrival = runs.response(sequence, begins, END);
+            let arrival = respond(&mut runs, sequence, begins, END);
             assert_eq!(missing_before(arrival), Some(0), "{sequence}");
         }
     }
@@ -431,8 +559,8 @@ mod tests {
     #[test]
     fn request_without_a_response_is_unanswered() {
         let mut runs = runs(&[(0, 2), (2, 4), (4, 6)]);
-        assert_eq!(due(runs.response(0, true, END)).unanswered, []);
-        assert_eq!(due(runs.response(4, true, END)).unanswered, [run(2, 4)]);
+        assert_eq!(due(respond(&mut runs, 0, true, END)).unanswered, []);
+        assert_eq!(due(respond(&mut runs, 4, true, END)).unanswered, [run(2, 4)]);
     }
 
     #[test]
@@ -441,10 +569,10 @@ mod tests {
         runs.request(Run { length: 1024, is_sized: false, ..run(0, 16) });
         runs.request(run(16, 17));
         for sequence in 0..4 {
-            assert_eq!(missing_before(runs.response(sequence, sequence == 0, END)), Some(0));
+            assert_eq!(missing_before(respond(&mut runs, sequence, sequence == 0, END)), Some(0));
         }
         runs.size(1024);
-        assert_eq!(due(runs.response(16, true, END)).tail, 4..4);
+        assert_eq!(due(respond(&mut runs, 16, true, END)).tail, 4..4);
     }
 
     #[test]
@@ -454,8 +582,8 @@ mod tests {
         runs.request(run(4, 6));
         runs.arrive(2, 2);
         runs.request(run(2, 4));
-        runs.response(0, true, END);
-        let missing = due(runs.response(2, true, END));
+        respond(&mut runs, 0, true, END);
+        let missing = due(respond(&mut runs, 2, true, END));
         assert_eq!(missing, Missing { tail: 1..2, unanswered: vec![], head: 2..2 });
     }
 }

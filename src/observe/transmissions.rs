@@ -182,6 +182,12 @@ impl<T> Transmissions<T> {
         self.ring.range(self.first_behind(sequence)..)
     }
 
+    /// Packets that begin at or before a sequence number, in order.
+    #[cfg(feature = "replay")]
+    pub(crate) fn up_to(&self, sequence: u64) -> impl Iterator<Item = &Sent<T>> {
+        self.ring.range(..self.count_before(sequence.saturating_add(1)))
+    }
+
     /// Packets that end behind `from` and begin before `to`, in order.
     pub(crate) fn range_mut(&mut self, from: u64, to: u64) -> impl Iterator<Item = &mut Sent<T>> {
         let start = self.first_behind(from);

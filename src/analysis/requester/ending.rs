@@ -114,6 +114,8 @@ impl Requester {
     /// anew.
     fn end_reliable(&mut self, end_time: Instant, scene: &mut Scene<'_>) {
         self.accept_missing_responses(scene);
+        let settled = self.reads.runs.settle(u64::MAX);
+        settled.into_iter().for_each(|(open, arrival)| self.take_settled(open, arrival, scene));
         let mut unanswered = self.reads.runs.take_unanswered(self.progress.unacked);
         let least = self.round_trip.timeout_least();
         unanswered.retain(|run| end_time.saturating_since(run.time) >= least);

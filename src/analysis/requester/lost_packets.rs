@@ -40,6 +40,8 @@ impl Requester {
             }
             Some(_) => self.report_passed(packet.frame, scene),
             _ if self.is_response_told(sequence) => {}
+            // The answer waited at the requester's host.
+            _ if self.is_spurious_after_pause(sequence) => {}
             _ if self.is_answered(sequence) => {
                 let frame = self.reads.frame_of(sequence);
                 let is_overtaken = cause == RetransmissionCause::ImpliedNak;
@@ -241,7 +243,8 @@ impl Requester {
     fn judge_timeout(&mut self, sequence: u64, packet: &PacketFacts, scene: &mut Scene<'_>) {
         let is_read = self.messages.find(sequence).is_some_and(|message| message.needs_response());
         let tail = (self.next().saturating_sub(1), self.progress.last_request.frame);
-        let timeout = OpenTimeout { sequence, frame: packet.frame, tail, is_read };
+        let tail_time = self.progress.last_request.time;
+        let timeout = OpenTimeout { sequence, frame: packet.frame, tail, tail_time, is_read };
         if is_read {
             self.reaction.open_timeout.get_or_insert(timeout);
             return;
@@ -300,6 +303,9 @@ impl Requester {
         if timeout.is_read {
             return;
         }
+        if self.is_early(&timeout) {
+            return;
+        }
         let proof = timeout.frame;
         let until = acknowledged.min(self.next());
         if self.progress.records.any(self.recovery.cursor(), until, RecordFlags::ACK_REQUEST) {
@@ -324,6 +330,13 @@ impl Requester {
         self.report(loss, Sign::Timeout, scene);
     }
 
+    /// Whether the requester timed out before the answer to the last packet before was due: nothing
+    /// follows from what it had not got then.
+    fn is_early(&self, timeout: &OpenTimeout) -> bool {
+        let wait = self.recovery.rewind().time.saturating_since(timeout.tail_time);
+        wait < self.round_trip.smoothed().saturating_mul(EARLY_ROUND_TRIPS)
+    }
+
     /// Reports a response that passed the capture point and did not reach the requester: once for
     /// each frame.
     fn report_answer(&mut self, loss: Loss, sign: Sign, scene: &mut Scene<'_>) {
@@ -337,3 +350,6 @@ impl Requester {
 /// An answer that comes later than so many round trips after the last retransmission is not one to
 /// it.
 const SLOW_ROUND_TRIPS: u32 = 8;
+
+/// A timeout before so many round trips have passed since the last packet comes too early.
+const EARLY_ROUND_TRIPS: u32 = 2;

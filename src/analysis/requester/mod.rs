@@ -167,6 +167,17 @@ impl Requester {
         self.recovery.is_asked()
     }
 
+    /// Takes whether its host paused before the request that is handled next.
+    #[inline]
+    pub(super) fn set_paused(&mut self, has_paused: bool) {
+        self.reaction.has_paused = has_paused;
+    }
+
+    /// Whether it retransmits, and had no answer since.
+    pub(super) fn is_unanswered(&self) -> bool {
+        self.reaction.attempts > 0
+    }
+
     /// Takes the round-trip time of the requests of the other end.
     pub(super) fn set_peer_round_trip(&mut self, peer: &RoundTrip) {
         self.round_trip.set_peer(peer);

@@ -9,7 +9,6 @@ use super::{PacketFacts, Requester, RetransmissionCause};
 use crate::observe::disorder::Disorder;
 use crate::observe::requester::recovery::{Recovery, Signal, Trigger};
 use crate::observe::round_trip::RoundTrip;
-use crate::observe::timing::COPY_MOST;
 use crate::time::{Instant, nanos};
 
 /// A timeout of which it is not known yet what was lost.
@@ -21,6 +20,7 @@ pub(super) struct OpenTimeout {
     pub(super) frame: u64,
     /// The last packet that it had sent before: sequence and frame.
     pub(super) tail: (u64, u64),
+    pub(super) tail_time: Instant,
     /// Whether it went back to a READ or ATOMIC: responses tell what was lost.
     pub(super) is_read: bool,
 }
@@ -46,6 +46,9 @@ pub(super) struct Reaction {
     pub(super) attempts_since: Instant,
     /// The longest time between two attempts without progress.
     pub(super) attempt_interval: Duration,
+    /// Whether its host paused before the last request: it sent nothing, though the other end
+    /// retransmitted requests to it.
+    pub(super) has_paused: bool,
 }
 
 /// Packets that a rewind repeats, or with which it goes on behind packets that did not come, and
@@ -57,7 +60,7 @@ pub(super) struct Tentative {
     pub(super) before: (Recovery, Reaction),
     pub(super) round_trip: RoundTrip,
     pub(super) disorder: Disorder,
-    /// Consecutive packets, one at least.
+    /// Packets in order, one at least.
     pub(super) packets: Vec<TentativePacket>,
     /// The sequence number behind them.
     pub(super) end: u64,
@@ -74,6 +77,8 @@ const TENTATIVE_MAX: usize = 256;
 pub(super) struct TentativePacket {
     /// Record before the packet came.
     pub(super) record: Record,
+    /// The sequence number behind it.
+    pub(super) end: u64,
     pub(super) wire_len: u32,
     pub(super) frame: u64,
 }
@@ -88,12 +93,12 @@ impl Requester {
 
     /// Decides whether tentative packets were retransmitted or late, now that `packet` with the
     /// sequence number `next` came. Behind retransmitted packets, packets come again that came
-    /// before. Behind late packets comes a new one, or another late one. Returns whether this one
-    /// is late too, which leaves the question open.
-    pub(super) fn settle_tentative(&mut self, next: u64, span: u32, packet: &PacketFacts) -> bool {
-        let Some(mut tentative) = self.tentative.take() else { return false };
+    /// before. Behind late packets comes a new one. Another one that did not come before leaves the
+    /// question open.
+    pub(super) fn settle_tentative(&mut self, next: u64, span: u32, packet: &PacketFacts) {
+        let Some(mut tentative) = self.tentative.take() else { return };
         let Some(first) = tentative.packets.first().map(|first| first.record.sequence) else {
-            return false;
+            return;
         };
         let (end, cursor) = (tentative.end, tentative.before.0.cursor());
         let (is_forward, now) = (first > cursor, packet.time);
@@ -101,44 +106,50 @@ impl Requester {
         let is_copy = |record: &Record| {
             record.is_seen()
                 && record.digest == packet.digest
-                && now.saturating_since(record.time) <= COPY_MOST
+                && now.saturating_since(record.time) < self.round_trip.timeout_least()
         };
         if (first..end).contains(&next) && record.as_ref().is_some_and(is_copy) {
             self.tentative = Some(tentative);
-            return false;
+            return;
         }
-        let missing = record.filter(|record| record.missing > 0);
-        if let Some(record) = missing.filter(|record| !record.is_seen())
-            && (!is_forward && next == end && next < cursor)
+        let missing = record.filter(|record| record.missing > 0 && !record.is_seen());
+        if let Some(record) = missing
+            && (next >= end && next != cursor && next < self.next())
+            && (is_forward || next < cursor)
             && tentative.packets.len() < TENTATIVE_MAX
         {
             let record = Record { sequence: next, ..record };
             let (wire_len, frame) = (packet.wire_len, packet.frame);
-            tentative.packets.push(TentativePacket { record, wire_len, frame });
             tentative.end = next + u64::from(span);
+            let end = tentative.end;
+            tentative.packets.push(TentativePacket { record, end, wire_len, frame });
             self.tentative = Some(tentative);
-            return false;
+            return;
         }
-        let fills = missing.is_some();
-        let follows = next > first && (is_forward || next < cursor) && !(fills && next > end);
+        let follows = next > first && (is_forward || next < cursor);
         let is_repeated = !is_forward
             && next <= first
             && now.saturating_since(tentative.time) >= self.round_trip.timeout_least();
-        if follows || is_repeated {
-            if is_forward {
-                self.skip_until(cursor, first);
+        let is_retransmission = follows
+            || is_repeated
+            || !is_forward && next >= cursor && self.has_reacted(&tentative, first, now);
+        if is_retransmission {
+            self.confirm(&tentative, is_forward.then_some(cursor));
+        } else {
+            self.take_back(*tentative, is_forward);
+        }
+    }
+
+    /// Packets were retransmitted, behind `cursor` if the requester was retransmitting before: what
+    /// is missing between them was skipped.
+    fn confirm(&mut self, tentative: &Tentative, cursor: Option<u64>) {
+        let mut from = cursor;
+        for packet in &tentative.packets {
+            if let Some(from) = from {
+                self.skip_until(from, packet.record.sequence);
             }
-            return false;
+            from = Some(packet.end);
         }
-        if fills && next > end && next != cursor && next < self.next() {
-            self.tentative = Some(tentative);
-            return true;
-        }
-        if !is_forward && next >= cursor && self.has_reacted(&tentative, first, now) {
-            return false;
-        }
-        self.take_back(*tentative, is_forward);
-        false
     }
 
     /// Whether a NAK named the packet at `first`, and the requester has had the time to go back for
@@ -170,7 +181,7 @@ impl Requester {
         }
         self.round_trip.restore_timeout(&tentative.round_trip);
         self.progress.disorder = tentative.disorder;
-        for TentativePacket { record: before, wire_len, frame } in tentative.packets {
+        for TentativePacket { record: before, wire_len, frame, .. } in tentative.packets {
             let (sequence, bytes) = (before.sequence, u64::from(wire_len));
             let counter = self.statistics.retransmissions.of_mut(tentative.cause);
             counter.packets = counter.packets.saturating_sub(1);

@@ -26,7 +26,9 @@ impl Requester {
         }
         self.learn_mtu(packet, info, sequence);
         let span = self.span_of(packet, info, sequence);
-        let is_late = self.tentative.is_some() && self.settle_tentative(sequence, span, packet);
+        if self.tentative.is_some() {
+            self.settle_tentative(sequence, span, packet);
+        }
         self.note_followed(0, packet, scene);
         self.expect_responses(sequence, span, packet, info);
         let mut verdict = Verdict { sequence, ..Verdict::default() };
@@ -35,10 +37,7 @@ impl Requester {
             self.handle_copy(sequence, packet, info);
             return verdict;
         }
-        if is_late {
-            verdict.reordered = true;
-            self.handle_late(sequence, &mut verdict, packet);
-        } else if sequence < self.recovery.cursor() || self.is_stopped_at(sequence, packet) {
+        if sequence < self.recovery.cursor() || self.is_stopped_at(sequence, packet) {
             match self.judge_repeat(sequence, packet) {
                 Repeat::Rewind(cause, trigger) => {
                     verdict.retransmission = Some(cause);
@@ -131,7 +130,7 @@ impl Requester {
             before: (self.recovery.clone(), self.reaction.clone()),
             round_trip: self.round_trip,
             disorder: self.progress.disorder.clone(),
-            packets: vec![TentativePacket { record, wire_len, frame }],
+            packets: vec![TentativePacket { record, end, wire_len, frame }],
             end,
             cause,
             wait: time.saturating_since(record.time),

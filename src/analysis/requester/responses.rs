@@ -7,7 +7,7 @@ use super::read_responses::StrayRun;
 use super::records::RecordFlags;
 use super::{PacketFacts, PacketRole, Requester, Scene, Verdict};
 use crate::observe::disorder::Lateness;
-use crate::observe::responses::Arrival;
+use crate::observe::responses::{Arrival, OpenResponse};
 use crate::wire::aeth::{Answer, Credits};
 use crate::wire::{OpcodeInfo, Operation};
 
@@ -17,6 +17,8 @@ enum Place {
     Due,
     /// Others overtook it; with its lateness if it counts as out of order.
     Late(Option<Lateness>),
+    /// Late, or due behind others that are missing.
+    Open,
     /// A response to no request that was captured, or a copy.
     Stray,
     /// The responder repeats all responses to a request, and this is not the first of them.
@@ -77,6 +79,7 @@ impl Requester {
             verdict.reordered = true;
             self.count_late(packet.frame, lateness);
         }
+        verdict.reordered |= place == Place::Open && !packet.sightings().is_delivered;
         match (info.operation, answer) {
             (Operation::ReadResponse, _) => {
                 self.handle_read_response(packet, info, &mut verdict, scene)
@@ -117,7 +120,9 @@ impl Requester {
         self.reads.runs.size(self.sizes.mtu());
         // A responder that gets a request late, or twice, repeats all responses to it.
         let answerable = packet.time.saturating_sub(self.round_trip.least());
-        let arrival = self.reads.runs.response(sequence, begins, answerable);
+        let settled = self.reads.runs.settle(sequence);
+        settled.into_iter().for_each(|(open, arrival)| self.take_settled(open, arrival, scene));
+        let arrival = self.reads.runs.response(sequence, begins, answerable, packet.frame);
         let stray = &mut self.reads.stray;
         match arrival {
             Arrival::Due(missing) => {
@@ -137,6 +142,7 @@ impl Requester {
                 *stray = Some(StrayRun::new(sequence));
                 return Place::Stray;
             }
+            Arrival::Open => return Place::Open,
             Arrival::Late { .. } | Arrival::Stray => {}
         }
         self.losses.disprove(|loss| loss.is_response_in(sequence..=sequence));
@@ -145,6 +151,25 @@ impl Requester {
                 Place::Late(is_out_of_order.then_some(lateness))
             }
             _ => Place::Stray,
+        }
+    }
+
+    /// Takes what the next response shows of one that was late or due.
+    pub(super) fn take_settled(
+        &mut self,
+        open: OpenResponse,
+        arrival: Arrival,
+        scene: &mut Scene<'_>,
+    ) {
+        match arrival {
+            Arrival::Due(missing) => self.report_missing(&missing, open.frame, scene),
+            Arrival::Late { is_out_of_order, lateness } => {
+                self.losses.disprove(|loss| loss.is_response_in(open.sequence..=open.sequence));
+                if self.losses.is_point_alone() {
+                    self.count_late(open.frame, is_out_of_order.then_some(lateness));
+                }
+            }
+            Arrival::Stray | Arrival::Open => {}
         }
     }
 

@@ -1,11 +1,12 @@
 //! Spurious retransmissions: the requester timed out, and the first transmissions were answered
 //! too, so that it need not have retransmitted them.
 //!
-//! Two observations prove it: the answer left the responder before the first repeated packet came
-//! there, as capture points at both ends show; or the last request in flight was repeated once and
-//! is answered twice. Acknowledgements prove that for one packet only: a responder acknowledges
-//! every packet that it gets again, and the acknowledgement of the first transmissions may have
-//! been lost.
+//! Three observations prove it: the answer had passed the capture point, and the requester's host
+//! was silent meanwhile, though the other end retransmitted requests to it; or the answer left the
+//! responder before the first repeated packet came there, as capture points at both ends show; or
+//! the last request in flight was repeated once and is answered twice. Acknowledgements prove that
+//! for one packet only: a responder acknowledges every packet that it gets again, and the
+//! acknowledgement of the first transmissions may have been lost.
 
 use core::time::Duration;
 
@@ -43,7 +44,9 @@ impl Requester {
     ) {
         use RetransmissionCause::{Timeout, Unexplained};
         // An acknowledgement that passed the capture point did not reach the requester.
-        let is_open = matches!(cause, Timeout | Unexplained) && sequence >= self.progress.unacked;
+        let is_answered = self.is_spurious_after_pause(sequence);
+        let is_open = is_answered || sequence >= self.progress.unacked;
+        let is_open = is_open && matches!(cause, Timeout | Unexplained);
         self.reaction.round = is_open.then(|| Round {
             cause,
             pass: self.recovery.rewind().pass,
@@ -56,6 +59,15 @@ impl Requester {
             answered: None,
             is_spurious: false,
         });
+        if is_answered {
+            self.count_spurious();
+        }
+    }
+
+    /// Whether the requester's host had paused while the answer to `sequence`, which passed the
+    /// capture point, waited for it.
+    pub(super) fn is_spurious_after_pause(&self, sequence: u64) -> bool {
+        self.reaction.has_paused && (sequence < self.progress.unacked || self.is_answered(sequence))
     }
 
     /// Adds a packet to the round that it belongs to. Returns the cause to count it for.

@@ -6,6 +6,7 @@ use super::progress::Seen;
 use super::records::Record;
 use super::{Message, PacketFacts, Requester, Scene, Verdict};
 use crate::analysis::message::Outcome;
+use crate::observe::disorder::Lateness;
 use crate::observe::sequence::psn_of;
 use crate::wire::{Headers, OpcodeInfo, Service};
 
@@ -63,7 +64,9 @@ impl Requester {
     fn judge_old(&mut self, packet: &PacketFacts, verdict: &mut Verdict) {
         let sequence = verdict.sequence;
         self.progress.records.isolate(sequence, 1);
-        let Some(record) = self.progress.records.get_mut(sequence) else { return };
+        let Some(record) = self.progress.records.get_mut(sequence) else {
+            return self.judge_forgotten(packet, verdict);
+        };
         if record.is_seen() {
             verdict.duplicate = record.digest == packet.digest;
         } else {
@@ -78,6 +81,17 @@ impl Requester {
             let is_out_of_order = self.progress.disorder.fall_behind(sequence);
             let lateness = is_out_of_order.then(|| self.lateness_of(sequence, packet.time));
             self.count_late(packet.frame, lateness);
+        }
+    }
+
+    /// A packet so late that its gap is forgotten: it was taken for lost.
+    fn judge_forgotten(&mut self, packet: &PacketFacts, verdict: &mut Verdict) {
+        let sequence = verdict.sequence;
+        if self.losses.disprove(|loss| loss.is_gap_in(&(sequence..sequence + 1))) {
+            verdict.reordered = true;
+            self.statistics.psn_gaps = self.statistics.psn_gaps.saturating_sub(1);
+            let packets = self.next().saturating_sub(sequence + 1);
+            self.count_late(packet.frame, Some(Lateness { packets, nanos: 0 }));
         }
     }
 

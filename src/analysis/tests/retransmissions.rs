@@ -583,3 +583,60 @@ fn copy_of_a_retransmission_does_not_make_that_a_late_packet() {
     assert_eq!((direction.lost_requests, direction.reordered), (1, 0));
     assert_eq!((direction.duplicate_packets, told.losses.len()), (1, 1));
 }
+
+#[test]
+fn packets_that_are_lost_twice_do_not_make_those_between_them_late() {
+    let mut script = Script::new();
+    for psn in [10, 13, 15, 16, 17, 18, 19] {
+        script.send(psn);
+    }
+    script.sequence_nak(11);
+    // 11, 13, 15 and 17 are lost on their way from the requester this time.
+    script.wait_micros(50);
+    for psn in [12, 14, 16, 18, 19] {
+        assert!(script.send(psn).retransmission.is_some(), "{psn}");
+    }
+    let (report, _) = script.finish();
+    let direction = only_direction(&report);
+    assert_eq!((direction.reordered, direction.retransmissions.sequence_nak.packets), (0, 5));
+}
+
+#[test]
+fn timeout_before_the_answer_is_due_shows_no_loss() {
+    let mut script = Script::new();
+    script.send(10);
+    script.wait_micros(1000).ack(10);
+    for psn in 11..21 {
+        script.wait_micros(200).send(psn);
+    }
+    assert_eq!(script.send(11).retransmission, Some(RetransmissionCause::Timeout));
+    script.wait_micros(500).ack(15);
+    script.ack(20);
+    let (_, told) = script.finish();
+    assert!(told.losses.is_empty(), "{:?}", told.losses);
+}
+
+#[test]
+fn answer_that_waits_for_a_paused_requester_is_not_lost() {
+    let mut script = Script::new();
+    let (there, back) = (PAIR, PAIR.reversed());
+    script.send(10);
+    script.ack(10);
+    script.on(back).send(20);
+    script.ack(20);
+    // The second host is paused from here on.
+    script.send(21);
+    script.ack(21);
+    script.on(there).send(11);
+    for _ in 0..3 {
+        script.wait_micros(67_000).send(11);
+    }
+    script.on(back).wait_micros(50_000).send(21);
+    script.on(there).ack(11);
+    script.on(back).ack(21);
+    let (report, told) = script.finish();
+    assert!(told.losses.is_empty(), "{:?}", told.losses);
+    let [connection] = report.connections.as_slice() else { panic!("{:?}", report.connections) };
+    let spurious = connection.directions.each_ref().map(|it| it.retransmissions.spurious.packets);
+    assert_eq!(spurious[1], 1, "{spurious:?}");
+}

@@ -53,3 +53,16 @@ fn ud_is_one_message_a_packet_between_the_queue_pairs_that_the_deth_names() {
     assert!(told.losses.is_empty(), "the PSNs between may have gone elsewhere");
     assert_eq!(connection.directions[0].psn_gaps, 6);
 }
+
+#[test]
+fn uc_packet_that_comes_behind_many_others_is_not_lost() {
+    let mut script = Script::new();
+    for psn in (1..2).chain(3..200) {
+        script.request(Opcode::UC_SEND_ONLY, psn, 10);
+    }
+    assert!(script.request(Opcode::UC_SEND_ONLY, 2, 10).reordered);
+    let (report, told) = script.finish();
+    let direction = only_direction(&report);
+    assert_eq!((direction.lost_requests, direction.reordered, direction.psn_gaps), (0, 1, 0));
+    assert!(told.losses.is_empty());
+}

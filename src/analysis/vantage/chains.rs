@@ -74,7 +74,7 @@ impl Chain {
 pub(super) struct Hop {
     /// The shortest, by their own clocks.
     pub(super) least: i64,
-    /// Part of the shortest time that is the difference of the clocks: no packet takes less.
+    /// Least possible difference of the clocks: no packet takes less time, by their own clocks.
     pub(super) ahead: i64,
     /// Mean time in excess of the shortest.
     pub(super) spread: i64,

@@ -298,7 +298,12 @@ impl Clocks {
         let back = || self.transit((direction.1, direction.0), to, from);
         let spread = there.or_else(back).map_or(0, |(mean, least)| mean.saturating_sub(least));
         let ahead = self.offset(to).saturating_sub(self.offset(from));
-        Hop { least: self.transit_least(direction, from, to), ahead, spread }
+        let least = self.transit_least(direction, from, to);
+        // The offset is half of the sum of both shortest times, of which either may be nothing: it
+        // is wrong by at most the shortest transit.
+        let is_two_way = there.is_some() && back().is_some();
+        let error = if is_two_way { least.saturating_sub(ahead).max(0) } else { 0 };
+        Hop { least, ahead: ahead.saturating_sub(error), spread }
     }
 
     /// The mean and the shortest time from one file to another in a direction, by corrected clocks.

@@ -10,6 +10,7 @@ use super::state::{Checked, Requester};
 use crate::observe::requester::causes::{Causes, Tolerance};
 use crate::observe::requester::recovery::{Signal, Trigger};
 use crate::observe::sequence::psn_of;
+use crate::observe::timing::NAK_REACTION;
 use crate::replay::Undecided;
 use crate::time::Instant;
 use crate::wire::Operation;
@@ -265,14 +266,23 @@ impl Requester {
         }
         let checked = if !self.params.is_answered {
             Ok(Some(Undecided::OneDirection))
-        } else if causes.contains(Causes::EARLIER_NAK) || !self.has_all_responses() {
+        } else if causes.contains(Causes::EARLIER_NAK)
+            || !self.has_all_responses()
+            || self.may_miss_response(request.sequence)
+        {
             // The first packets that it retransmitted may have been lost, or the capture may miss a
-            // NAK.
+            // NAK, or a response was lost behind it.
             Ok(Some(Undecided::MissingPackets))
         } else {
             Err(self.without_cause(request, record))
         };
         (Repeat::Rewind(Cause::Loss), checked)
+    }
+
+    /// Whether a READ or ATOMIC up to a sequence number is remembered: its response may have been
+    /// lost on its way from the capture point to the requester, and a later one implied a NAK.
+    fn may_miss_response(&self, sequence: u64) -> bool {
+        self.records.up_to(sequence).any(|record| record.needs_response())
     }
 
     /// Follows the requester after a packet that fills a gap: it went back to it, unless the packet
@@ -328,7 +338,7 @@ impl Requester {
         if let Some(nak) = self.unserved_nak()
             && self.recovery.open(Signal::RnrNak).is_none()
             && !self.attempts.is_retrying(una)
-            && request.now > nak.time.saturating_add(REACTION)
+            && request.now > nak.time.saturating_add(NAK_REACTION)
             && request.sequence > nak.until
         {
             let found = format!(

@@ -104,6 +104,17 @@ fn timeout_is_the_one_agreed() {
 }
 
 #[test]
+fn response_that_is_lost_behind_the_responder_may_imply_a_nak() {
+    let mut c = connected(AGREED);
+    for micros in [0, 2000] {
+        c.wait_micros(micros).read(5, reth(0x1000, 100));
+        c.read_response(Opcode::RC_RDMA_READ_RESPONSE_ONLY, 5, 100);
+    }
+    let steps = c.script.judge(Subject::Request, Some(RESPONDER.0));
+    assert_eq!(differences(&steps), []);
+}
+
+#[test]
 fn at_most_half_of_the_psns_are_in_flight() {
     let mut c = Connection::new();
     c.send(Opcode::RC_SEND_FIRST, 5, 256);
