@@ -90,13 +90,11 @@ pub enum ControlError {
 }
 
 impl ControlError {
-    /// Whether the peer answered, and refuses to go on: the connection itself is good.
+    /// Whether the peer answered, and refuses to go on. A server that asks for no token where this
+    /// side has one does not refuse: it may be another than the one that is meant.
     pub fn is_refusal(&self) -> bool {
-        use OpeningError::{Refused, TokenNotWanted, TokenWanted};
-        matches!(
-            self,
-            Self::Failed { .. } | Self::Opening(Refused(_) | TokenNotWanted | TokenWanted)
-        )
+        use OpeningError::{Refused, TokenWanted};
+        matches!(self, Self::Failed { .. } | Self::Opening(Refused(_) | TokenWanted))
     }
 }
 

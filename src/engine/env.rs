@@ -142,14 +142,14 @@ impl Env {
     }
 
     /// Adds the completion of a receive to its queue; returns whether there was room.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn complete(&mut self, cq: CqHandle, wc: Wc, solicited: bool) -> bool {
         self.complete_for(cq, wc, None, solicited)
     }
 
     /// Adds a completion to its queue; polling it frees a slot of a send queue. Returns whether
     /// there was room.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn complete_for(
         &mut self,
         cq: CqHandle,
@@ -162,7 +162,7 @@ impl Env {
     }
 
     /// Returns a completion queue to add completions to.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn completions_of(&mut self, cq: CqHandle) -> Option<Completions<'_>> {
         let (now, handle) = (self.now, cq);
         let Self { cqs, completions: count, events, .. } = self;
@@ -182,7 +182,7 @@ pub(super) struct Completions<'e> {
 
 impl Completions<'_> {
     /// Adds a completion; polling it frees a slot of a send queue. Returns whether there was room.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn add(&mut self, wc: Wc, slot: Option<SendSlot>, solicited: bool) -> bool {
         match self.cq.push(wc, slot, solicited, self.now) {
             Delivered::Quietly => *self.count += 1,

@@ -288,7 +288,7 @@ impl Keys {
     }
 
     /// Checks an L_Key for reading `len` bytes at `addr` or, with `write`, for writing them.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn local(
         &self,
         pd: PdHandle,
@@ -377,7 +377,7 @@ impl Keys {
     }
 
     /// Returns the region or window of a key, whatever its low eight bits are.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn entry(&self, key: u32) -> Option<&Entry> {
         self.table.at(self.table.find(key >> 8)?)
     }
@@ -392,7 +392,7 @@ impl Keys {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn mr(&self, key: u32) -> Option<&Mr> {
         match self.entry(key)? {
             Entry::Region(mr) if mr.low == key.to_le_bytes()[0] => Some(mr),

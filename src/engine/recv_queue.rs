@@ -91,7 +91,7 @@ impl RecvQueue {
     }
 
     /// Adds a request.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         wr.check(self.max_sge)?;
         if self.slots.is_empty() {
@@ -141,7 +141,7 @@ impl RecvQueue {
     }
 
     /// Removes the oldest request for a message.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn take(&mut self) -> Option<RecvSlot> {
         let at = self.head;
         self.head = self.slots.get(at as usize)?.next;
@@ -154,7 +154,7 @@ impl RecvQueue {
     }
 
     /// Returns the buffers of a request that was taken.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn sges(&self, taken: RecvSlot) -> &[Sge] {
         let slot = &self.slots[taken.0 as usize];
         match slot.sges {

@@ -96,7 +96,7 @@ impl SendWqe {
 
     /// Packs a work request with `len` bytes of data, in place. The caller has checked it against
     /// the queue pair.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn pack(&mut self, wr: &SendWr<'_>, info: &WrInfo, inline: bool, len: u32) {
         let sges = match wr.data {
             Data::Gather(sges) if !inline => sges,
@@ -290,7 +290,7 @@ impl SendWqe {
 
     /// Number of its PSNs: one for each packet of the request or, for a READ, of the response; none
     /// if it is executed locally.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn psns(&self, mtu: u32) -> u32 {
         match self.opcode() {
             WrOpcode::LocalInv | WrOpcode::BindMw => 0,
@@ -465,7 +465,7 @@ impl SendQueue {
 
     /// Adds a request for a message of `len` bytes. The caller has checked it against `cap`, which
     /// is always the same; `inline` holds the bytes of an inline request.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn push(
         &mut self,
         wr: &SendWr<'_>,
@@ -502,13 +502,13 @@ impl SendQueue {
     }
 
     /// Returns the data of the request at `index`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn source(&self, index: u32) -> Source<'_> {
         self.source_of(self.get(index), index)
     }
 
     /// Returns the data of `wqe`, the request at `index`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn source_of<'q>(&'q self, wqe: &'q SendWqe, index: u32) -> Source<'q> {
         let is_inline = wqe.flags().contains(SendFlags::INLINE);
         match (wqe.progress >> SGES_SHIFT) as usize {

@@ -21,7 +21,7 @@ impl Outgoing for Draft<'_> {
         Draft::put(self, bytes);
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn append(&mut self, grant: Grant<'_>, len: usize, is_all: bool) -> Result<(), Refusal> {
         if is_all && self.by_reference() {
             let payload = grant.region.part(grant.offset, len).map_err(|_| Refusal::Range)?;
@@ -44,7 +44,7 @@ impl Outgoing for Vec<u8> {
 }
 
 /// Appends `len` bytes of a message, from `offset` on, to a packet or frame.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) fn gather(
     source: Source<'_>,
     offset: u64,
@@ -114,7 +114,7 @@ fn for_each_piece<E>(
 
 /// Writes part of a message to buffers of protection domain `pd`; returns how many bytes they had
 /// room for.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) fn scatter_into(
     pd: PdHandle,
     sges: &[Sge],

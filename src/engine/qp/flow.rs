@@ -282,7 +282,7 @@ fn packet_of(bytes: &[u8]) -> &[u8] {
 impl Engine {
     /// Wakes the next queue pair whose pacer lets it send by `now`: one at a time, so that it sends
     /// while its state is in a cache.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(in crate::engine) fn wake_next_paced(&mut self, now: Instant) {
         if !self.env.pacing.is_empty() {
             self.wake_paced_by(now);

@@ -16,6 +16,10 @@
 //! | `ack_delay` | delayed ACK |
 //! | `ud` | datagrams |
 //! | `raw` | raw frames |
+//!
+//! What every packet passes is inlined by `inline(always)`, but only in optimized builds: others
+//! would reserve room for the variables of all that is inlined at once, and threads of programs
+//! have stacks of 16 KiB.
 
 mod ack_delay;
 mod attr;
@@ -279,7 +283,7 @@ impl Qp {
     }
 
     /// Accepts a packet for its QPN, or names the reason to drop it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn accept(
         &mut self,
         received: &Received<'_>,
@@ -309,7 +313,7 @@ impl Qp {
     /// partition that are known, and tells nothing to congestion control: of the checks of
     /// [`accept_checked`](Self::accept_checked) only that of the state is left. So most packets take
     /// 150 instructions less.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_of_peer(&self, received: &Received<'_>, packet: &Packet<'_>, info: &OpcodeInfo) -> bool {
         info.service == self.attr.service
             && self.attr.kind == QpType::Rc
@@ -321,7 +325,7 @@ impl Qp {
     }
 
     /// Handles the request that is expected next.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn handle_expected(
         &mut self,
         received: &Received<'_>,

@@ -37,7 +37,7 @@ impl Rx {
     }
 
     /// Executes a request whose opcode the compiler may know.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn execute_as(
         &mut self,
         packet: &Packet<'_>,
@@ -77,7 +77,7 @@ impl Rx {
 
     /// Executes a packet of a SEND. `PLAIN` tells the compiler that it is a whole message without
     /// extension headers, for a receive queue of its own.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn execute_send<const PLAIN: bool>(
         &mut self,
         packet: &Packet<'_>,
@@ -116,7 +116,7 @@ impl Rx {
 
     /// Writes the payload of a SEND behind the `received` bytes of its message, and invalidates the
     /// key that it names; returns the number of bytes that the message has then.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn fill_receive<const PLAIN: bool>(
         &self,
         packet: &Packet<'_>,
@@ -141,7 +141,7 @@ impl Rx {
     }
 
     /// Completes the receive work request of a message.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn finish_receive(
         &mut self,
         packet: &Packet<'_>,
@@ -165,7 +165,7 @@ impl Rx {
 
     /// Advances the expected PSN, counts a message that ends (P-12), and acknowledges the packet if
     /// it asks for that.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn accepted(&mut self, packet: &Packet<'_>, ends: bool, attr: &Attributes) {
         let psn = self.epsn;
         self.epsn = psn.plus(1);
@@ -180,7 +180,7 @@ impl Rx {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn execute_write(
         &mut self,
         packet: &Packet<'_>,
@@ -218,7 +218,7 @@ impl Rx {
     }
 
     /// Writes the payload of a WRITE packet to memory; returns the length of the whole message.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn write_packet(
         &mut self,
         packet: &Packet<'_>,
@@ -283,7 +283,7 @@ fn check_access(packet: &Packet<'_>, info: &OpcodeInfo, attr: &Attributes) -> Re
 }
 
 /// Checks the payload length against the packet's position in the message (C9-92, P-09).
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) fn check_length(
     packet: &Packet<'_>,
     info: &OpcodeInfo,

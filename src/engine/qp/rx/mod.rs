@@ -188,13 +188,13 @@ impl Rx {
     /// Whether a request is the next in sequence, and nothing but its own checks may refuse it:
     /// [`execute_expected`](Self::execute_expected) does what
     /// [`handle_request`](Self::handle_request) would.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn expects(&self, packet: &Packet<'_>) -> bool {
         packet.bth().psn() == self.epsn && self.established && self.early.is_none()
     }
 
     /// Executes a request that is [expected](Self::expects).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn execute_expected(
         &mut self,
         packet: &Packet<'_>,

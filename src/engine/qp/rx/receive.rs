@@ -13,7 +13,7 @@ use crate::wire::aeth::NakCode;
 
 impl Rx {
     /// Takes a receive work request for a message.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn take_receive(
         &mut self,
         packet: &Packet<'_>,
@@ -37,7 +37,7 @@ impl Rx {
     }
 
     /// Returns the queue that receive work requests come from: a shared one, or its own.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(in super::super) fn recv_queue<'q>(
         &'q mut self,
         srq: Option<SrqHandle>,
@@ -51,7 +51,7 @@ impl Rx {
 
     /// Returns the buffers of a receive work request, and the protection domain that they must be
     /// registered in. For a shared receive queue it is the domain of that queue.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(in super::super) fn buffers<'q>(
         &'q self,
         taken: RecvSlot,
@@ -66,7 +66,7 @@ impl Rx {
     }
 
     /// Writes payload to the buffers of a receive work request.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn scatter(
         &self,
         taken: RecvSlot,
@@ -113,7 +113,7 @@ pub(super) fn memory_domain(packet: &Packet<'_>, attr: &Attributes, env: &Env) -
 }
 
 /// Returns the completion queue of receives: an XRC shared receive queue has its own.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) fn recv_cq_of(srq: Option<SrqHandle>, attr: &Attributes, env: &Env) -> CqHandle {
     let xrc = srq.and_then(|handle| env.srqs.get(handle.0)?.xrc);
     xrc.map_or(attr.recv_cq, |(_, cq)| cq)

@@ -10,7 +10,7 @@ use crate::wire::{
 };
 
 /// Appends the extension headers that the opcode table lists, to packet `k` of a request.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) fn put_headers(
     draft: &mut Draft<'_>,
     wqe: &SendWqe,

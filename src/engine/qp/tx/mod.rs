@@ -469,7 +469,7 @@ fn check_state(attr: &Attributes) -> Result<(), PostError> {
 }
 
 /// Completes a successful work request, if a completion is wanted; returns whether there was room.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn complete(
     index: u32,
     wqe: &SendWqe,

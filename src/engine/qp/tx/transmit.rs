@@ -44,7 +44,7 @@ impl Tx {
     }
 
     /// Sends the next packet of the send queue, or executes the next local operation.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn transmit_next(
         &mut self,
         attr: &Attributes,
@@ -203,7 +203,7 @@ impl Tx {
 
     /// Sends the next packet of a request to a connected peer. `KNOWN` is what the caller knows of
     /// the request, so that the compiler leaves out what it does not need.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn send_packet<const KNOWN: u8>(
         &mut self,
         attr: &Attributes,
@@ -295,7 +295,7 @@ impl Tx {
     }
 
     /// Assigns PSNs to a work request (P-01).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn begin(&mut self, info: &WrInfo, psns: u32) {
         self.sq.get_mut(self.cursor).begin(self.next);
         // Rule: P-01.1.
@@ -311,7 +311,7 @@ impl Tx {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn packet_sent(
         &mut self,
         psn: Psn,
