@@ -253,7 +253,7 @@ impl Cq {
 
     /// Discards the completions of a queue pair.
     pub(super) fn discard(&mut self, qpn: Qpn) {
-        // Once around: what stays is added again.
+        // Each completion is removed once, and added again if it stays.
         for _ in 0..self.queue.len {
             let stamp = self.stamps.as_mut().and_then(VecDeque::pop_front);
             let Some(cqe) = self.queue.pop().copied() else { break };

@@ -184,7 +184,7 @@ impl ResponseRuns {
         let is_current = !begins && (next..run.end).contains(&sequence);
         let holds = |it: &Run| {
             let is_it = if begins { it.first == sequence } else { it.first <= sequence };
-            // Behind the only response of a run nothing tells.
+            // A run of one response has no later one that could tell.
             is_it && it.end > sequence + u64::from(begins) && it.time <= answerable
         };
         if begins && self.skipped_before(sequence, holds) <= 1 {
@@ -215,7 +215,7 @@ impl ResponseRuns {
         Some((open, arrival))
     }
 
-    /// Places a response, of which it is known if it is not late.
+    /// Returns the place of a response. Without `may_be_late` it is known not to be late.
     fn place(
         &mut self,
         sequence: u64,

@@ -154,7 +154,7 @@ impl Requester {
         }
     }
 
-    /// Takes what the next response shows of one that was late or due.
+    /// Handles a response that was late or due, now that the next response shows which.
     pub(super) fn take_settled(
         &mut self,
         open: OpenResponse,

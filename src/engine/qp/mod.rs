@@ -17,9 +17,9 @@
 //! | `ud` | datagrams |
 //! | `raw` | raw frames |
 //!
-//! What every packet passes is inlined by `inline(always)`, but only in optimized builds: others
-//! would reserve room for the variables of all that is inlined at once, and threads of programs
-//! have stacks of 16 KiB.
+//! Functions on the path of every packet are inlined always, but in optimized builds only: without
+//! optimization the frame of a caller has room for the variables of all functions inlined into it,
+//! and a thread of a program may have a stack of 16 KiB.
 
 mod ack_delay;
 mod attr;
@@ -218,7 +218,7 @@ impl Qp {
         inline: &[u8],
         env: &mut Env,
     ) -> Result<(), PostError> {
-        // One that is known is enough.
+        // One post that is the first on its path is enough to transmit at once.
         let is_first = !env.posted.is_first_on_path && self.tx.is_first_on_path(&self.attr, env);
         self.tx.post(wr, inline, &self.attr)?;
         self.sends_posted(is_first, env);

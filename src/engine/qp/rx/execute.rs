@@ -36,7 +36,8 @@ impl Rx {
         self.execute_as(packet, info, attr, env)
     }
 
-    /// Executes a request whose opcode the compiler may know.
+    /// Executes a request. It is inlined, so that the compiler drops the other operations where
+    /// `info` is a constant.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn execute_as(
         &mut self,

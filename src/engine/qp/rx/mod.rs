@@ -205,7 +205,7 @@ impl Rx {
         (self.nak_sent, self.rnr_sent) = (false, false);
         self.responses.note_request();
         // A whole SEND between others, for a receive of its own, passes the checks of sequence and
-        // access. What the compiler knows of an opcode is not looked up.
+        // access. Its opcode is a constant here, so its properties are not looked up.
         let is_between = self.message.is_none() && self.spare.is_none() && attr.srq.is_none();
         let executed = match info.opcode {
             opcode @ Opcode::RC_SEND_ONLY if is_between => {
