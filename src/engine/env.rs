@@ -12,6 +12,7 @@ use super::cq::{Cq, Delivered, SendSlot};
 use super::due::DueQueue;
 use super::keys::Keys;
 use super::peer_window::PeerWindows;
+use super::qp::Run;
 use super::reorder::ReorderMemory;
 use super::srq::Srq;
 use super::timers::Timers;
@@ -64,6 +65,8 @@ pub(super) struct Env {
     pub(super) cnp_times: CnpTimes,
     /// Telemetry of the packet that is being handled.
     pub(super) telemetry: Vec<Hop>,
+    /// Packets that may continue what came last.
+    pub(super) run: Option<Run>,
     /// Queue pairs that may have something to send, in round-robin order.
     pub(super) active: VecDeque<SlotId>,
     /// Posts of sends since packets were transmitted last.
@@ -101,6 +104,7 @@ impl Env {
             may_hold_data: config.congestion.is_on(),
             cnp_times: CnpTimes::default(),
             telemetry: Vec::new(),
+            run: None,
             active: VecDeque::new(),
             posted: PostedSends::default(),
             events: VecDeque::new(),

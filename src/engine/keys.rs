@@ -86,6 +86,8 @@ fn both_keys(device: DeviceTag, number: u32) -> MrHandle {
 pub(super) struct Keys {
     device: DeviceTag,
     table: Table<Entry>,
+    /// Number of changes that may have taken access away.
+    version: u64,
     random: SecretRandom,
 }
 
@@ -94,16 +96,34 @@ pub(super) struct Keys {
 pub(super) struct Grant<'a> {
     pub(super) region: &'a Region,
     pub(super) offset: u64,
+    /// Slot of the region.
+    pub(super) slot: SlotId,
 }
 
 impl Keys {
     pub(super) fn new(limit: usize, device: DeviceTag, random: &mut SecretRandom) -> Self {
-        Self { device, table: Table::numbered(limit, device, random), random: random.split() }
+        let table = Table::numbered(limit, device, random);
+        Self { device, table, version: 0, random: random.split() }
     }
 
     /// Returns the key in a handle of this device.
     fn own_key(&self, id: Id) -> Option<u32> {
         (id.device() == self.device).then_some(id.index())
+    }
+
+    /// Returns a number that changes whenever access may be taken away.
+    #[inline]
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Returns the region in a slot.
+    #[inline]
+    pub(super) fn region(&self, slot: SlotId) -> Option<&Region> {
+        match self.table.at(slot)? {
+            Entry::Region(mr) => Some(&mr.region),
+            Entry::Window(_) => None,
+        }
     }
 
     /// Raises the maximum number of regions and windows by one.
@@ -297,12 +317,12 @@ impl Keys {
         len: u64,
         write: bool,
     ) -> Result<Grant<'_>, Refusal> {
-        let mr = self.mr(key.get()).filter(|mr| mr.pd == pd).ok_or(Refusal::Key)?;
+        let (slot, mr) = self.find(key.get()).filter(|(_, mr)| mr.pd == pd).ok_or(Refusal::Key)?;
         if write && !mr.access.contains(Access::LOCAL_WRITE) {
             return Err(Refusal::Rights);
         }
         let offset = within(mr.base, mr.region.len() as u64, addr, len)?;
-        Ok(Grant { region: &mr.region, offset })
+        Ok(Grant { region: &mr.region, offset, slot })
     }
 
     /// Faults in on-demand memory. Returns `None` if the L_Key gives no access.
@@ -329,7 +349,8 @@ impl Keys {
         len: u64,
         needed: Access,
     ) -> Result<Grant<'_>, Refusal> {
-        match self.entry(key.get()).ok_or(Refusal::Key)? {
+        let slot = self.table.find(key.get() >> 8).ok_or(Refusal::Key)?;
+        match self.table.at(slot).ok_or(Refusal::Key)? {
             Entry::Region(mr) => {
                 if mr.low != key.get().to_le_bytes()[0] || pd.is_some_and(|pd| mr.pd != pd) {
                     return Err(Refusal::Key);
@@ -339,7 +360,7 @@ impl Keys {
                     return Err(Refusal::Rights);
                 }
                 let offset = within(mr.base, mr.region.len() as u64, addr, len)?;
-                Ok(Grant { region: &mr.region, offset })
+                Ok(Grant { region: &mr.region, offset, slot })
             }
             Entry::Window(window) => self.through_window(window, pd, qp, key, addr, len, needed),
         }
@@ -373,7 +394,7 @@ impl Keys {
         let Some(Entry::Region(mr)) = self.table.at(bound.mr) else { return Err(Refusal::Key) };
         // The window was within the region when it was bound, and a region with windows does not
         // change.
-        Ok(Grant { region: &mr.region, offset: bound.start - mr.base + into })
+        Ok(Grant { region: &mr.region, offset: bound.start - mr.base + into, slot: bound.mr })
     }
 
     /// Returns the region or window of a key, whatever its low eight bits are.
@@ -383,10 +404,12 @@ impl Keys {
     }
 
     fn entry_mut(&mut self, key: u32) -> Option<&mut Entry> {
+        self.version += 1;
         self.table.at_mut(self.table.find(key >> 8)?)
     }
 
     fn remove(&mut self, key: u32) {
+        self.version += 1;
         if let Some(slot) = self.table.find(key >> 8) {
             self.table.remove_at(slot);
         }
@@ -394,8 +417,15 @@ impl Keys {
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn mr(&self, key: u32) -> Option<&Mr> {
-        match self.entry(key)? {
-            Entry::Region(mr) if mr.low == key.to_le_bytes()[0] => Some(mr),
+        self.find(key).map(|(_, mr)| mr)
+    }
+
+    /// Returns the region of a key, and its slot.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn find(&self, key: u32) -> Option<(SlotId, &Mr)> {
+        let slot = self.table.find(key >> 8)?;
+        match self.table.at(slot)? {
+            Entry::Region(mr) if mr.low == key.to_le_bytes()[0] => Some((slot, mr)),
             Entry::Region(_) | Entry::Window(_) => None,
         }
     }

@@ -295,6 +295,9 @@ impl Engine {
 
     /// Checks a packet in the order in which rxe does, and hands it to its queue pair.
     fn accept(&mut self, received: &Received<'_>) -> Result<(), Counter> {
+        if self.continue_run(received) {
+            return Ok(());
+        }
         // Rule: W-51.2.
         let packet = Packet::received(received).ok_or(Counter::Truncated)?;
         let bth = packet.bth();
@@ -317,6 +320,15 @@ impl Engine {
             self.congested.push_back(slot);
         }
         Ok(())
+    }
+
+    /// Executes a packet that continues a run; returns whether it did.
+    #[inline(always)]
+    fn continue_run(&mut self, received: &Received<'_>) -> bool {
+        let Some(run) = self.env.run else { return false };
+        let Some(packet) = run.parse(received) else { return false };
+        let Some((qp, env)) = self.split(run.slot) else { return false };
+        qp.continue_run(received, &run, packet, env)
     }
 
     /// Accepts a packet with a reserved opcode, or names the reason to drop it.

@@ -286,6 +286,19 @@ impl Region {
         Ok(Self { start, len, kind: self.kind.clone() })
     }
 
+    /// Shortens the region to `len` bytes, if it has more.
+    #[inline]
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Parts of `len` bytes, to be looked at one after the other: the owner of the memory is counted
+    /// once for all of them.
+    #[inline]
+    pub(crate) fn parts(&self, len: usize) -> Result<Parts<'_>, AccessError> {
+        Ok(Parts { whole: self, part: self.part(0, len)? })
+    }
+
     /// Whether `routines` may access the memory: it cannot fault, or the handler that lets them
     /// survive a fault is installed.
     #[inline]
@@ -464,6 +477,23 @@ impl Region {
         let value = u64::from_ne_bytes(bytes);
         // SAFETY: as in `fetch_add`.
         self.atomic(offset, |number| unsafe { routines::store(number, value) })
+    }
+}
+
+/// Parts of a region that have one length.
+#[derive(Debug)]
+pub(crate) struct Parts<'a> {
+    whole: &'a Region,
+    /// The part that was looked at last.
+    part: Region,
+}
+
+impl Parts<'_> {
+    /// Returns the part that begins at `offset`; `None` if it is not within the region.
+    #[inline]
+    pub(crate) fn at(&mut self, offset: usize) -> Option<&Region> {
+        self.part.start = self.whole.at(offset as u64, self.part.len).ok()?;
+        Some(&self.part)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::TryReserveError;
 
 use super::icrc::Prefix;
 use super::{Bth, Gid, Path};
-use crate::memory::{AccessError, Region, SharedBytes};
+use crate::memory::{AccessError, Parts, Region, SharedBytes};
 
 /// Packets to send, one behind the other in one buffer.
 ///
@@ -34,14 +34,26 @@ pub struct Batch {
     bytes_max: usize,
 }
 
-/// Payload of a packet that is not copied yet.
+/// Payload of packets that is not copied yet: of one, or of a run with headers of one length.
 #[derive(Debug)]
 struct Reference {
-    /// Index of the packet.
+    /// Index of the first packet, and number of packets.
     packet: usize,
-    /// Its place in the buffer of the batch.
+    count: usize,
+    /// Place of its payload in the buffer of the batch, and distance to that of the next.
     start: usize,
+    stride: usize,
+    /// Payload of all of them, and how much of it each has.
     payload: Region,
+    each: usize,
+}
+
+impl Reference {
+    /// Index of the packet behind the last.
+    #[inline]
+    fn end(&self) -> usize {
+        self.packet + self.count
+    }
 }
 
 /// The room behind each packet.
@@ -136,6 +148,8 @@ impl Train<'_> {
     #[inline]
     pub fn for_each_outbound(&mut self, mut each: impl FnMut(Outbound<'_>)) {
         let (mut rest, mut start) = (&mut *self.bytes, self.start);
+        // Parts of the payload of a run.
+        let mut parts: Option<(&Reference, Parts<'_>)> = None;
         for (index, &end) in (self.first..).zip(self.ends) {
             let (bytes, behind) = rest.split_at_mut(end - start);
             let mut icrc_flips = 0;
@@ -148,8 +162,19 @@ impl Train<'_> {
             if let Some((reference, later)) = self.references.split_first()
                 && reference.packet == index
             {
-                payload = Some((reference.start - start, &reference.payload));
                 self.references = later;
+                if reference.count == 1 {
+                    payload = Some((reference.start - start, &reference.payload));
+                } else {
+                    parts = reference.payload.parts(reference.each).ok().map(|at| (reference, at));
+                }
+            }
+            if let Some((reference, parts)) = &mut parts
+                && index < reference.end()
+            {
+                let at = index - reference.packet;
+                let place = reference.start + at * reference.stride - start;
+                payload = parts.at(at * reference.each).map(|part| (place, part));
             }
             each(Outbound { bytes, icrc_flips, payload });
             (rest, start) = (behind, end);
@@ -233,9 +258,13 @@ impl Batch {
 
     /// Copies payload that is referenced into the packets. After an error some packets lack it.
     pub fn fill(&mut self) -> Result<(), AccessError> {
-        self.references.drain(..).try_for_each(|Reference { start, payload, .. }| {
-            let room = self.bytes.get_mut(start..start + payload.len());
-            payload.read(0, room.unwrap_or_default())
+        self.references.drain(..).try_for_each(|reference| {
+            let each = reference.each;
+            (0..reference.count).try_for_each(|at| {
+                let start = reference.start + at * reference.stride;
+                let room = self.bytes.get_mut(start..start + each);
+                reference.payload.read((at * each) as u64, room.unwrap_or_default())
+            })
         })
     }
 
@@ -296,7 +325,7 @@ impl Batch {
             let end = *ends.last()?;
             let (own, rest) = core::mem::take(&mut bytes).split_at_mut(end - start);
             let icrc_flips = flips.get(flips.partition_point(|(at, _)| at < first)..)?;
-            let later = references.partition_point(|reference| reference.packet < *first);
+            let later = references.partition_point(|reference| reference.end() <= *first);
             let references = references.get(later..)?;
             let first = *first;
             let train = Train { path, bytes: own, ends, start, first, icrc_flips, references };
@@ -352,6 +381,16 @@ impl Batch {
             Some((last, first)) if *first == self.ends.len() => *last = *path,
             _ => self.trains.push((*path, self.ends.len())),
         }
+    }
+
+    /// Begins a run of packets that have `each` bytes of `payload` each, a multiple of four.
+    #[inline]
+    pub(crate) fn run(&mut self, payload: Region, each: usize) -> Run<'_> {
+        debug_assert!(each.is_multiple_of(4), "a run has no padding");
+        let (packet, start) = (self.ends.len(), self.len + Bth::LEN);
+        let stride = Bth::LEN + each + ICRC_ROOM;
+        let reference = Reference { packet, count: 0, start, stride, payload, each };
+        Run { batch: self, reference }
     }
 
     /// Begins a packet, whose headers and payload are put in next.
@@ -435,7 +474,8 @@ impl Draft<'_> {
     pub(crate) fn reference(&mut self, payload: Region) {
         let (packet, start) = (self.batch.ends.len(), self.at);
         if self.room(payload.len()).is_some() {
-            self.batch.references.push(Reference { packet, start, payload });
+            let (count, stride, each) = (1, 0, payload.len());
+            self.batch.references.push(Reference { packet, count, start, stride, payload, each });
         }
     }
 
@@ -472,6 +512,61 @@ impl Drop for Draft<'_> {
     fn drop(&mut self) {
         if self.batch.references.len() > self.references {
             self.batch.references.truncate(self.references);
+        }
+    }
+}
+
+/// Packets that are being put together at the end of a batch: a BTH each, and the next bytes of one
+/// payload. Their payload is copied, or referenced once for all of them.
+#[derive(Debug)]
+pub(crate) struct Run<'a> {
+    batch: &'a mut Batch,
+    /// Its packets and their payload, also where that is copied.
+    reference: Reference,
+}
+
+impl Run<'_> {
+    /// Whether no further packet fits into the batch.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.batch.is_full()
+    }
+
+    /// Adds a packet with this header; returns whether its payload can be read. If not, there is no
+    /// such packet.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, header: &[u8; Bth::LEN]) -> bool {
+        let Self { batch, reference: Reference { count, stride, payload, each, .. } } = self;
+        let start = batch.len;
+        if batch.bytes.len() < start + DRAFT_MAX {
+            // As far as it was reserved.
+            batch.bytes.resize(start + DRAFT_MAX, 0);
+        }
+        let end = start + *stride;
+        let Some((place, rest)) =
+            batch.bytes.get_mut(start..end).and_then(<[u8]>::split_first_chunk_mut)
+        else {
+            return false;
+        };
+        *place = *header;
+        let Some((room, icrc)) = rest.split_last_chunk_mut::<ICRC_ROOM>() else { return false };
+        *icrc = [0; ICRC_ROOM];
+        if !batch.takes_references && payload.read((*count * *each) as u64, room).is_err() {
+            return false;
+        }
+        *count += 1;
+        batch.len = end;
+        batch.ends.push(end);
+        true
+    }
+
+    /// Ends the run.
+    #[inline]
+    pub(crate) fn finish(self) {
+        let Self { batch, mut reference } = self;
+        if batch.takes_references && reference.count > 0 {
+            reference.payload.truncate(reference.count * reference.each);
+            batch.references.push(reference);
         }
     }
 }

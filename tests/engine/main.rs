@@ -24,6 +24,7 @@ mod refusals;
 mod requester;
 mod responder;
 mod retries;
+mod runs;
 mod script;
 mod smoke;
 mod snapshots;

@@ -427,7 +427,7 @@ impl Script {
         assert_eq!(self.engine.qp_state(self.qp), Some(expected));
     }
 
-    fn time(&self) -> Instant {
+    pub fn time(&self) -> Instant {
         Instant::from_nanos(self.now * 1000)
     }
 

@@ -6,7 +6,8 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `mod` | `Qp`: checks before a packet reaches a side, round-robin quantum, errors |
+//! | `mod` | `Qp`: posts, round-robin quantum, errors |
+//! | `accept` | checks before a packet reaches a side |
 //! | `attr` | identity, state and attributes |
 //! | `modify` | state transitions: `modify_qp`, `query_qp` |
 //! | `flow` | congestion control, and data that is held back |
@@ -21,6 +22,7 @@
 //! optimization the frame of a caller has room for the variables of all functions inlined into it,
 //! and a thread of a program may have a stack of 16 KiB.
 
+mod accept;
 mod ack_delay;
 mod attr;
 mod flow;
@@ -33,7 +35,6 @@ mod ud;
 
 pub(super) use attr::Attributes;
 
-use super::Counter;
 use super::config::OBJECT_BYTES;
 use super::congestion::Flow;
 use super::env::Env;
@@ -46,12 +47,12 @@ use crate::verbs::{
     AttrMask, EventType, ModifyError, PdHandle, PostError, Posting, QpAttr, QpCreate, QpHandle,
     QpState, QpType, RecvWr, SendWr, WrId,
 };
-use crate::wire::aeth::Answer;
+use crate::wire::Qpn;
 use crate::wire::batch::Batch;
-use crate::wire::{Bth, Opcode, OpcodeInfo, Operation, Packet, Psn, Qpn, Received, Role};
-use flow::{CONGESTION_EXPERIENCED, Evidence};
+use flow::Evidence;
+pub(super) use rx::Run;
 use rx::Rx;
-use tx::{ResponseOutcome, Step, Tx};
+use tx::{Step, Tx};
 
 /// Failure of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,248 +283,6 @@ impl Qp {
         self.tx.release_through(index);
     }
 
-    /// Accepts a packet for its QPN, or names the reason to drop it.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(super) fn accept(
-        &mut self,
-        received: &Received<'_>,
-        packet: &Packet<'_>,
-        info: &OpcodeInfo,
-        env: &mut Env,
-    ) -> Result<(), Counter> {
-        if self.is_of_peer(received, packet, info) {
-            let (rules, role) = (*self.attr.rules(), info.role);
-            if role == Role::Request && rules.requests && self.rx.expects(packet) {
-                self.handle_expected(received, packet, info, env);
-                return Ok(());
-            }
-            if info.operation == Operation::Acknowledge && rules.responses {
-                let una = self.tx.una();
-                self.handle_response(packet, env);
-                if self.tx.una() != una {
-                    self.port.learn(received.source_port, env.now);
-                }
-                return Ok(());
-            }
-        }
-        self.accept_checked(received, packet, info, env)
-    }
-
-    /// Whether a packet for a reliable connection comes from its peer, by the port and through the
-    /// partition that are known, and tells nothing to congestion control: of the checks of
-    /// [`accept_checked`](Self::accept_checked) only that of the state is left. So most packets take
-    /// 150 instructions less.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn is_of_peer(&self, received: &Received<'_>, packet: &Packet<'_>, info: &OpcodeInfo) -> bool {
-        info.service == self.attr.service
-            && self.attr.kind == QpType::Rc
-            && self.is_from_peer(received)
-            && self.port.is(received.source_port)
-            && self.attr.pkey.matches(packet.bth().pkey())
-            && received.ecn != CONGESTION_EXPERIENCED
-            && self.cc.is_none()
-    }
-
-    /// Handles the request that is expected next.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn handle_expected(
-        &mut self,
-        received: &Received<'_>,
-        packet: &Packet<'_>,
-        info: &OpcodeInfo,
-        env: &mut Env,
-    ) {
-        let psn = self.rx.epsn();
-        let handled = self.rx.execute_expected(packet, info, &self.attr, env);
-        self.check(handled, env);
-        if self.rx.responses().is_pending() {
-            self.schedule(env);
-        }
-        if self.rx.epsn() != psn {
-            self.port.learn(received.source_port, env.now);
-        }
-    }
-
-    /// Checks a packet and accepts it, or names the reason to drop it.
-    #[inline(never)]
-    fn accept_checked(
-        &mut self,
-        received: &Received<'_>,
-        packet: &Packet<'_>,
-        info: &OpcodeInfo,
-        env: &mut Env,
-    ) -> Result<(), Counter> {
-        if info.service != self.attr.service || self.attr.kind == QpType::RawPacket {
-            return Err(Counter::WrongService);
-        }
-        if self.attr.kind.is_datagram() {
-            return self.receive_datagram(received, packet, env);
-        }
-        let rules = self.attr.rules();
-        // Rule: S-02.2.
-        let allowed = match info.role {
-            Role::Request => rules.requests,
-            Role::Response
-                if info.operation == Operation::SelectiveAcknowledge
-                    && !self.attr.is_selective() =>
-            {
-                return Err(Counter::BadOpcode);
-            }
-            Role::Response => rules.responses,
-            Role::Notification => return Err(Counter::BadOpcode),
-        };
-        if !allowed {
-            return Err(Counter::WrongState);
-        }
-        if !self.is_from_peer(received) {
-            return Err(Counter::WrongPeer);
-        }
-        if !self.port.admits(received.source_port, env) {
-            return Err(Counter::WrongPort);
-        }
-        if !self.attr.pkey.matches(packet.bth().pkey()) {
-            return Err(Counter::BadPKey);
-        }
-        if received.ecn == CONGESTION_EXPERIENCED {
-            self.note_congestion(env);
-        }
-        let before = self.progress();
-        let evidence = self.cc.is_some().then(|| Evidence::new(env));
-        if info.role == Role::Request {
-            self.handle_request(packet, env);
-        } else if is_sack_of_responses(packet, info) {
-            self.rx.handle_response_sack(packet, &self.attr, env);
-            self.schedule(env);
-        } else {
-            self.handle_response(packet, env);
-        }
-        if let Some(evidence) = evidence {
-            self.note_response(before.1, evidence, received.ecn, env);
-        }
-        if self.progress() != before {
-            self.port.learn(received.source_port, env.now);
-        }
-        Ok(())
-    }
-
-    /// Accepts a packet with a reserved opcode: a reliable connection NAKs one of its own service,
-    /// others drop it.
-    pub(super) fn accept_unassigned(
-        &mut self,
-        received: &Received<'_>,
-        bth: &Bth,
-        env: &mut Env,
-    ) -> Result<(), Counter> {
-        let ours = self.attr.kind.is_reliable()
-            && self.attr.opcode(Opcode(bth.opcode().0 & 0x1f)) == bth.opcode()
-            && self.is_from_peer(received)
-            && self.port.admits(received.source_port, env)
-            && self.attr.pkey.matches(bth.pkey())
-            && self.attr.rules().requests;
-        if !ours {
-            return Err(Counter::BadOpcode);
-        }
-        let handled = self.rx.handle_unassigned(bth.psn(), &self.attr, env);
-        self.check(handled, env);
-        self.schedule(env);
-        Ok(())
-    }
-
-    /// Accepts a CNP; returns whether it is the first since the last
-    /// [`take_congestion`](Self::take_congestion).
-    pub(super) fn accept_cnp(
-        &mut self,
-        received: &Received<'_>,
-        env: &mut Env,
-    ) -> Result<bool, Counter> {
-        if !self.is_from_peer(received) {
-            env.count(Counter::CnpIgnored);
-            return Err(Counter::WrongPeer);
-        }
-        if !self.attr.rules().requests && !self.attr.rules().responses {
-            env.count(Counter::CnpIgnored);
-            return Err(Counter::WrongState);
-        }
-        env.count(Counter::CnpReceived);
-        if env.config.congestion.is_on() {
-            self.note_cnp(env);
-        }
-        Ok(!core::mem::replace(&mut self.congested, true))
-    }
-
-    /// Whether a CNP came that was not reported.
-    pub(super) fn is_congested(&self) -> bool {
-        self.congested
-    }
-
-    /// Reports the CNPs that came: the next one is a new one.
-    pub(super) fn take_congestion(&mut self) -> QpHandle {
-        self.congested = false;
-        self.attr.handle
-    }
-
-    /// Receives a datagram.
-    pub(super) fn receive_datagram(
-        &mut self,
-        received: &Received<'_>,
-        packet: &Packet<'_>,
-        env: &mut Env,
-    ) -> Result<(), Counter> {
-        let completed = ud::receive(&mut self.rx, received, packet, &self.attr, env)?;
-        self.check(completed, env);
-        Ok(())
-    }
-
-    /// Receives a raw frame, or names the reason to drop it.
-    pub(super) fn receive_frame(&mut self, frame: &[u8], env: &mut Env) -> Result<(), Counter> {
-        let completed = raw::receive(&mut self.rx, frame, &self.attr, env)?;
-        self.check(completed, env);
-        Ok(())
-    }
-
-    #[inline]
-    fn handle_request(&mut self, packet: &Packet<'_>, env: &mut Env) {
-        let handled = self.rx.handle_request(packet, &self.attr, env);
-        self.check(handled, env);
-        if self.rx.responses().is_pending() {
-            self.schedule(env);
-        }
-    }
-
-    fn handle_response(&mut self, packet: &Packet<'_>, env: &mut Env) {
-        match self.tx.handle_response(packet, &self.attr, env) {
-            Ok(ResponseOutcome::Ignored) => return,
-            Ok(ResponseOutcome::MaySend) => {}
-            Err(failure) => self.fail_with(failure, env),
-        }
-        self.schedule(env);
-    }
-
-    /// Returns the PSNs that change when a packet of the peer moves the connection forward.
-    #[inline]
-    fn progress(&self) -> (Psn, Psn) {
-        (self.rx.epsn(), self.tx.una())
-    }
-
-    /// Whether a packet comes from the peer it is connected to.
-    #[inline]
-    fn is_from_peer(&self, received: &Received<'_>) -> bool {
-        // Rule: Q-20.
-        self.attr.kind.is_connected()
-            && received.source == self.attr.path.destination
-            && received.destination == self.attr.path.source
-    }
-
-    /// Sends a CNP for a packet that a switch marked.
-    #[cold]
-    fn note_congestion(&mut self, env: &mut Env) {
-        env.count(Counter::CongestionMarked);
-        let peer = self.attr.path.destination;
-        if self.rx.responses().request_cnp(peer, env) {
-            self.schedule(env);
-        }
-    }
-
     /// Takes a wake-up of its timer.
     pub(super) fn handle_wakeup(&mut self, wakeup: Instant, env: &mut Env) {
         if !self.tx.timer_expired(wakeup, &self.attr, env) {
@@ -689,6 +448,7 @@ impl Qp {
         env: &mut Env,
     ) -> Result<(), ModifyError> {
         let (mask, to) = modify::check(&self.attr, new, mask, env)?;
+        env.run = None;
         self.requested.apply(new, mask & !AttrMask::STATE);
         if mask.contains(AttrMask::RQ_PSN) {
             self.rx.start_at(new.rq_psn);
@@ -769,17 +529,11 @@ impl Qp {
 
     /// Releases what it holds of the engine: it is destroyed.
     pub(super) fn release(&mut self, env: &mut Env) {
+        env.run = None;
         self.rx.release_begun(env);
         self.tx.remove(&self.attr, env);
         self.end_flow(env);
     }
-}
-
-/// Whether a packet is a SACK of READ responses, of the peer's requester.
-#[inline]
-fn is_sack_of_responses(packet: &Packet<'_>, info: &OpcodeInfo) -> bool {
-    info.operation == Operation::SelectiveAcknowledge
-        && packet.aeth().is_some_and(|aeth| matches!(aeth.syndrome().answer(), Answer::Ack(_)))
 }
 
 /// End of a quantum.

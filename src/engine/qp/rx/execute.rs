@@ -6,7 +6,7 @@ use super::super::super::recv_queue::RecvSlot;
 use super::super::attr::Attributes;
 use super::receive::{memory_domain, recv_cq_of};
 use super::resources::flush_access;
-use super::{ACCESS, Fault, INVALID, LENGTH, Message, Rx};
+use super::{ACCESS, Fault, INVALID, LENGTH, Message, Run, Rx};
 use crate::verbs::{Access, SrqHandle, Wc, WcOpcode, WcStatus, WrId, limits};
 use crate::wire::{Opcode, OpcodeInfo, Operation, Packet, Psn, Right};
 
@@ -19,7 +19,7 @@ impl Rx {
         attr: &Attributes,
         env: &mut Env,
     ) -> Result<(), Fault> {
-        self.execute_as(packet, info, attr, env)
+        self.execute_as::<false>(packet, info, attr, env)
     }
 
     /// Executes a MIDDLE of a WRITE, of which a long message mostly consists. With an opcode that
@@ -33,13 +33,13 @@ impl Rx {
         env: &mut Env,
     ) -> Result<(), Fault> {
         let info = Opcode::RC_RDMA_WRITE_MIDDLE.info().unwrap_or(info);
-        self.execute_as(packet, info, attr, env)
+        self.execute_as::<true>(packet, info, attr, env)
     }
 
     /// Executes a request. It is inlined, so that the compiler drops the other operations where
-    /// `info` is a constant.
+    /// `info` is a constant. After one that is `IN_RUN`, others like it may follow.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn execute_as(
+    fn execute_as<const IN_RUN: bool>(
         &mut self,
         packet: &Packet<'_>,
         info: &OpcodeInfo,
@@ -50,7 +50,7 @@ impl Rx {
         check_access(packet, info, attr)?;
         match info.operation {
             Operation::Send => self.execute_send::<false>(packet, info, attr, env),
-            Operation::Write => self.execute_write(packet, info, attr, env),
+            Operation::Write => self.execute_write::<IN_RUN>(packet, info, attr, env),
             Operation::ReadRequest => self.execute_read(packet, info, attr, env),
             Operation::CompareSwap | Operation::FetchAdd => {
                 self.execute_atomic(packet, info, attr, env)
@@ -182,7 +182,7 @@ impl Rx {
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn execute_write(
+    fn execute_write<const IN_RUN: bool>(
         &mut self,
         packet: &Packet<'_>,
         info: &OpcodeInfo,
@@ -194,7 +194,7 @@ impl Rx {
         let receive =
             // Rule: P-11.1.
             if info.receive.takes() { Some(self.take_receive(packet, attr, env)?) } else { None };
-        let total = match self.write_packet(packet, info, attr, env) {
+        let total = match self.write_packet::<IN_RUN>(packet, info, attr, env) {
             Ok(total) => total,
             Err(fault) => {
                 self.message = None;
@@ -219,13 +219,15 @@ impl Rx {
     }
 
     /// Writes the payload of a WRITE packet to memory; returns the length of the whole message.
+    /// After a packet that is `IN_RUN`, a MIDDLE on a reliable connection, others like it may
+    /// follow.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn write_packet(
+    fn write_packet<const IN_RUN: bool>(
         &mut self,
         packet: &Packet<'_>,
         info: &OpcodeInfo,
         attr: &Attributes,
-        env: &Env,
+        env: &mut Env,
     ) -> Result<u32, Fault> {
         check_length(packet, info, attr)?;
         let (pd, owner) = (memory_domain(packet, attr, env), attr.window_owner());
@@ -254,11 +256,16 @@ impl Rx {
         let data = packet.data();
         let len = u32::try_from(packet.payload_len()).map_err(|_| INVALID)?;
         if len > 0 {
-            let grant = env
-                .keys
-                .remote(Some(pd), owner, rkey, va, len.into(), Access::REMOTE_WRITE)
-                .map_err(|_| ACCESS)?;
+            let remote = |len: u32| {
+                env.keys.remote(Some(pd), owner, rkey, va, len.into(), Access::REMOTE_WRITE)
+            };
+            let whole = if IN_RUN { remote(left).ok() } else { None };
+            let grant = whole.map_or_else(|| remote(len), Ok).map_err(|_| ACCESS)?;
             grant.region.write_payload(grant.offset, data).map_err(|_| ACCESS)?;
+            if whole.is_some() {
+                let place = (grant.slot, grant.offset.wrapping_sub(va));
+                env.run = Run::new(packet, rkey, place, attr, env.keys.version());
+            }
         }
         let next =
             Message::Write { va: va.wrapping_add(len.into()), rkey, left: left - len, total };

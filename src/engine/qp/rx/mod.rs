@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `mod` | state; PSN check, NAKs, posting, flushing |
 //! | `execute` | checks of a request, SEND and WRITE |
+//! | `run` | MIDDLEs of a WRITE, one after the other |
 //! | `resources` | READ, atomics and FLUSH: responder resources, and duplicates |
 //! | `receive` | receive work requests: own or shared queue |
 //! | `early` | packets that come before others: held, placed, executed when the gap closes |
@@ -17,9 +18,11 @@ mod early;
 mod execute;
 mod receive;
 mod resources;
+mod run;
 mod unreliable;
 
 pub(super) use receive::check_srq_limit;
+pub(in crate::engine) use run::Run;
 
 use std::collections::VecDeque;
 

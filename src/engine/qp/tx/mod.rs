@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `mod` | state; posting, completing, failing, draining |
 //! | `transmit` | which packet is sent next |
+//! | `run` | many packets of one message |
 //! | `headers` | the headers of a request packet |
 //! | `response` | what ACKs, NAKs and READ responses complete |
 //! | `selective` | selective repeat: what the peer holds, what is missing, early timeouts |
@@ -18,6 +19,7 @@ mod early;
 mod headers;
 mod response;
 mod retransmit;
+mod run;
 mod selective;
 mod transmit;
 
