@@ -56,6 +56,7 @@ mod failure;
 mod filter;
 mod gsi;
 mod memory_budget;
+mod packet_watch;
 mod poll;
 mod port;
 mod poster;

@@ -102,7 +102,7 @@ impl Shared {
         let port = self.port_watch.as_ref().map_or(doorbell, PortWatch::fd);
         let members = self.members_fd().unwrap_or(doorbell);
         let status = self.status_socket().map_or(doorbell, |socket| socket.as_fd());
-        let fds = [doorbell, port, members, status, self.rx_fd().as_fd()];
+        let fds = [doorbell, port, members, status, self.watched_rx_fd()];
         let fds = if for_packets { &fds[..] } else { &fds[..4] };
         let [rung, port_changed, is_called, is_asked, packets] =
             which_readable(fds, timeout).unwrap_or([true; 5]);

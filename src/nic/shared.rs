@@ -17,6 +17,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use super::core::{Core, CoreGuard, Hints};
 use super::driver::{PollCounter, Signals};
 use super::gsi::GsiUser;
+use super::packet_watch::{PacketWatch, Pause};
 use super::port::PortWatch;
 use super::status::StatusSocket;
 use super::timed_mutex::{TimedGuard, TimedMutex};
@@ -35,6 +36,8 @@ pub(super) struct Shared {
     pub(super) rx: TimedMutex<Box<dyn Receiver>>,
     /// A copy of the receiving half's descriptor, to wait for it without its lock.
     rx_fd: OwnedFd,
+    /// Wakes the progress thread for packets.
+    packet_watch: PacketWatch,
     /// A copy of the descriptor that is readable when other processes at the address are to be
     /// served.
     members_fd: Option<OwnedFd>,
@@ -87,6 +90,7 @@ impl Shared {
             core: Mutex::new(core),
             tx: TimedMutex::new(tx, &signals),
             rx: TimedMutex::new(receiver, &signals),
+            packet_watch: PacketWatch::new(rx_fd.as_fd())?,
             rx_fd,
             members_fd,
             address_fds,
@@ -159,13 +163,25 @@ impl Shared {
         self.rx_fd_with_groups.get().unwrap_or(&self.rx_fd)
     }
 
+    /// The descriptor that is readable when packets have arrived for the progress thread.
+    pub(super) fn watched_rx_fd(&self) -> BorrowedFd<'_> {
+        self.packet_watch.fd(self.rx_fd().as_fd())
+    }
+
+    /// Packets do not wake the progress thread until the pause ends: the caller receives them.
+    pub(super) fn pause_packet_watch(&self) -> Pause<'_> {
+        self.packet_watch.pause(self.rx_fd().as_fd())
+    }
+
     /// Updates the receive descriptor after the receiving half has joined a group: it may have
     /// another one to wait for.
     pub(super) fn update_rx_fd(&self, receiver: &dyn Receiver) -> io::Result<()> {
         if self.rx_fd_with_groups.get().is_none() {
             let fd = receiver.fd().try_clone_to_owned()?;
             self.address_fds.add(fd.as_fd());
+            self.packet_watch.add(fd.as_fd())?;
             let _ = self.rx_fd_with_groups.set(fd);
+            self.packet_watch.remove(self.rx_fd.as_fd());
             self.signals.wake();
         }
         Ok(())

@@ -2,9 +2,10 @@
 //! sleeps, if its last waits were short.
 //!
 //! One of the threads that sleep in [`EventQueue`](super::EventQueue) listens: it wakes for
-//! packets, too, and receives them by itself, so that a message wakes its program at once and not
-//! after the progress thread. A round trip to a program that sleeps takes a fifth less time. The
-//! progress thread sleeps as if there were no such thread, so nothing depends on it.
+//! packets, and receives them by itself, so that a message wakes its program at once and not after
+//! the progress thread. A round trip to a program that sleeps takes a fifth less time. While a
+//! thread drives or listens, packets do not wake the [progress thread](super::packet_watch), but
+//! those that it leaves do.
 //!
 //! A sleeping thread costs two wake-ups for each message, the progress thread's and then its own,
 //! and 20 µs on both sides of a ping-pong. A thread that drives meanwhile needs neither, and takes
@@ -99,6 +100,7 @@ impl Shared {
 
     fn drive(&self, has_event: &mut impl FnMut() -> bool) -> bool {
         let start = self.now();
+        let pause = self.pause_packet_watch();
         // The progress thread has announced that it sleeps. Neighbors need not wake it meanwhile.
         if let Some(mut rx) = self.rx.try_lock(start) {
             rx.end_sleep();
@@ -115,6 +117,7 @@ impl Shared {
                 break false;
             }
         };
+        drop(pause);
         self.announce_sleep();
         found || has_event()
     }
@@ -129,6 +132,8 @@ impl Shared {
     ) -> io::Result<Option<bool>> {
         let deadline = timeout.map(|timeout| self.now().saturating_add(timeout));
         let Some(_listening) = Listening::begin(&self.has_listener) else { return Ok(None) };
+        // Packets that this thread leaves wake the progress thread when the pause ends.
+        let _pause = self.pause_packet_watch();
         loop {
             let word = self.signals.load();
             // A busy poller receives by itself.
