@@ -151,6 +151,9 @@ pub(crate) struct RecvBuffers {
     len: usize,
 }
 
+/// Number of datagrams that are asked for where fewer came before.
+const SOME: usize = 4;
+
 /// A payload may be as long as IP allows.
 const ROOM: usize = 1 << 16;
 
@@ -185,12 +188,13 @@ impl RecvBuffers {
     /// forgotten.
     ///
     /// As long as nothing arrives it asks for one: that takes the least time, and a waiting thread
-    /// has it at once. Where something came there may be more, and many are asked for.
+    /// has it at once. Where something came there may be more: a few are asked for, and many where
+    /// all of these came, because headers take time to make.
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
-        if std::mem::take(&mut self.len) == 0 {
-            self.receive_up_to::<1>(fd)
-        } else {
-            self.receive_up_to::<MESSAGES_MAX>(fd)
+        match std::mem::take(&mut self.len) {
+            0 => self.receive_up_to::<1>(fd),
+            before if before < SOME => self.receive_up_to::<SOME>(fd),
+            _ => self.receive_up_to::<MESSAGES_MAX>(fd),
         }
     }
 
