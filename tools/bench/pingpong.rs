@@ -1,6 +1,7 @@
 //! The rivals of a ping-pong: 64 bytes there and back over a bare socket, both sides spinning, or
-//! both asleep until the other's message comes (`tcp-asleep`, and `nic-asleep`, which is no rival
-//! but two soft NICs); and of bulk, trains of UDP packets (`gso`).
+//! both asleep until the other's message comes (`tcp-asleep`); and of bulk, trains of UDP packets
+//! (`gso`). Beside them two soft NICs, which are no rivals, whose programs poll (`nic`) or sleep
+//! (`nic-asleep`).
 //!
 //! ```text
 //! cargo run --release --example bench-pingpong -- KIND ADDRESS [SECONDS]         # the other side: serve-KIND ADDRESS
@@ -32,7 +33,7 @@ mod gso;
 #[path = "pingpong/packet.rs"]
 mod packet;
 
-use asleep::SleepingNic;
+use asleep::Nic;
 use packet::PacketSocket;
 
 const PORT: u16 = 4799;
@@ -112,10 +113,12 @@ fn open(kind: &str, at: &str) -> Box<dyn Wire> {
             let to = format!("{at}:{PORT}").parse().unwrap();
             Box::new(Udp(socket, Some(to)))
         }
-        "serve-nic-asleep" => Box::new(SleepingNic::serve(at)),
-        "nic-asleep" => Box::new(SleepingNic::reach(at)),
+        "serve-nic-asleep" => Box::new(Nic::serve(at, false)),
+        "nic-asleep" => Box::new(Nic::reach(at, false)),
+        "serve-nic" => Box::new(Nic::serve(at, true)),
+        "nic" => Box::new(Nic::reach(at, true)),
         "serve-packet" | "packet" => Box::new(PacketSocket::open(at).unwrap()),
-        other => panic!("{other} is none of tcp, tcp-asleep, udp, nic-asleep, packet, gso"),
+        other => panic!("{other} is none of tcp, tcp-asleep, udp, nic, nic-asleep, packet, gso"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! SENDs between two soft NICs whose programs sleep until an event comes.
+//! SENDs between two soft NICs whose programs sleep until an event comes, or poll.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -20,26 +20,28 @@ const RECEIVE: WrId = WrId(1);
 const SEND: WrId = WrId(2);
 
 /// A queue pair with what it needs.
-pub(super) struct SleepingNic {
+pub(super) struct Nic {
     cq: Cq,
     qp: AnyQp,
     sge: Sge,
+    /// Whether the program polls instead of sleeping.
+    polls: bool,
     _kept: (Context, Pd, Mr),
 }
 
-impl SleepingNic {
+impl Nic {
     /// Opens the server's NIC, at the address at which it awaits the client.
-    pub(super) fn serve(at: &str) -> Self {
+    pub(super) fn serve(at: &str, polls: bool) -> Self {
         let (stream, _) = TcpListener::bind((at, PORT)).unwrap().accept().unwrap();
-        Self::connect(stream)
+        Self::connect(stream, polls)
     }
 
     /// Opens the client's NIC, at the address from which the server is reached.
-    pub(super) fn reach(server: &str) -> Self {
-        Self::connect(TcpStream::connect((server, PORT)).unwrap())
+    pub(super) fn reach(server: &str, polls: bool) -> Self {
+        Self::connect(TcpStream::connect((server, PORT)).unwrap(), polls)
     }
 
-    fn connect(mut stream: TcpStream) -> Self {
+    fn connect(mut stream: TcpStream, polls: bool) -> Self {
         let own: SocketAddr = stream.local_addr().unwrap();
         let context = Context::new(SoftNic::start(open(&Options::new(own.ip())).unwrap()).unwrap());
         let pd = context.create_pd().unwrap();
@@ -56,7 +58,7 @@ impl SleepingNic {
         let (qpn, psn) = (Qpn::new(qpn as u32), Psn::new(psn as u32));
         let peer = Endpoint { gid: Gid(gid.to_be_bytes()), qpn, psn };
         qp.connect(&peer, &Connect::default()).unwrap();
-        let nic = Self { cq, qp, sge, _kept: (context, pd, mr) };
+        let nic = Self { cq, qp, sge, polls, _kept: (context, pd, mr) };
         (1..QUEUE).for_each(|_| nic.post_receive());
         // Until the peer has connected.
         stream.write_all(b"\n").unwrap();
@@ -69,14 +71,19 @@ impl SleepingNic {
     }
 }
 
-impl Wire for SleepingNic {
+impl Wire for Nic {
     fn send(&mut self, _message: &[u8; SIZE]) {
         let (op, sges) = (SendOp::Send { imm: None }, [self.sge]);
         self.qp.post_send(&SendWr::new(SEND, op, Data::Gather(&sges))).unwrap();
     }
 
     fn receive(&mut self) -> bool {
-        let completion = self.cq.wait(Some(Duration::from_secs(5))).unwrap();
+        let completion = if self.polls {
+            let Some(completion) = self.cq.next() else { return false };
+            completion
+        } else {
+            self.cq.wait(Some(Duration::from_secs(5))).unwrap()
+        };
         let wc: Wc = completion.wc;
         assert!(wc.is_success(), "{wc:?}");
         if wc.id != RECEIVE {
