@@ -6,8 +6,11 @@
 //! copied by the kernel elsewhere, as on a veth. Rings of descriptors tell which chunk of the
 //! memory belongs to which side.
 //!
-//! - Each receive queue of the interface has a socket. Packets are sent by the socket that the
-//!   source port of their queue pair gives; which socket they arrive at is the card's choice.
+//! - Each receive queue of the interface has a socket. With zero copy, packets are sent by the
+//!   socket that the source port of their queue pair gives; which socket they arrive at is the
+//!   card's choice.
+//! - Without zero copy, packets are sent in trains by a packet socket, as [`raw`] does: the kernel
+//!   takes frames of a ring one at a time.
 //! - It needs `CAP_NET_RAW`, `CAP_NET_ADMIN` and `CAP_BPF`, the last in the initial user namespace:
 //!   a namespace of `unshare -Urn` does not do.
 //! - The program is attached by a link of BPF, which the kernel detaches when the process ends, in
@@ -22,6 +25,7 @@ mod attach;
 mod program;
 mod receive;
 mod send;
+mod trains;
 
 use std::collections::VecDeque;
 use std::io;
@@ -34,6 +38,7 @@ use socket2::{Domain, Socket, Type};
 use self::attach::Attached;
 use self::receive::XdpReceiver;
 use self::send::XdpSender;
+use self::trains::TrainSender;
 use super::bell::Bell;
 use super::interface::{Interface, gid};
 use super::monitor::{Addresses, InterfaceMonitor};
@@ -41,7 +46,7 @@ use super::raw::neighbor::{Kernel, Neighbors};
 use super::raw::send::IpSockets;
 use super::raw::sink::Sinks;
 use super::sys::xsk;
-use super::{Link, OpenError, Port, PortMonitor, Sharing, raw};
+use super::{Link, OpenError, Port, PortMonitor, Sender, Sharing, raw};
 use crate::verbs::Mtu;
 use crate::wire::{Gid, MacAddr};
 
@@ -59,13 +64,17 @@ pub struct Config {
     /// Time in microseconds for which a look at an empty socket drives its queue, instead of
     /// interrupts. With none, interrupts do.
     pub busy_poll: Option<u16>,
+    /// Whether packets leave by the rings of AF_XDP even if the driver has no zero copy, instead of
+    /// by a packet socket.
+    pub always_rings: bool,
 }
 
 impl Config {
     /// A link on an interface, with all its addresses, without busy polling.
     pub fn new(interface: impl Into<String>) -> Self {
         let (addresses, neighbors) = (Vec::new(), Vec::new());
-        Self { interface: interface.into(), addresses, neighbors, busy_poll: None }
+        let interface = interface.into();
+        Self { interface, addresses, neighbors, busy_poll: None, always_rings: false }
     }
 }
 
@@ -82,6 +91,7 @@ const _: () = assert!(MTU_MAX.bytes() + Mtu::KERNEL_HEADERS + 14 <= xsk::CHUNK -
 pub fn open(config: &Config) -> Result<Link, OpenError> {
     let mut known = raw::Config::new(config.interface.clone());
     known.addresses.clone_from(&config.addresses);
+    known.neighbors.clone_from(&config.neighbors);
     let (interface, _) = raw::find_interface(&known)?;
     let addresses = raw::addresses_of(&known, &interface)?;
     let fail = |what| {
@@ -100,13 +110,18 @@ pub fn open(config: &Config) -> Result<Link, OpenError> {
     let (rx, tx) = sockets(config, &interface)?;
     let attached = Attached::new(&interface, &rx, &gids)?;
     let sinks = Sinks::open(&addresses, interface.index).map_err(fail("hold the port of RoCE"))?;
-    let kernel = Kernel::new(interface.index).map_err(fail("ask for neighbors"))?;
-    let ip = IpSockets::new(&interface.name, interface.index);
-    let ip = ip.map_err(fail("open a raw IP socket"))?;
     let bell = Bell::new(rx.iter().map(AsFd::as_fd)).map_err(fail("wait for frames"))?;
     let own = Arc::new(Own::new(gids.clone(), bell));
-    let neighbors = Neighbors::new(Some(kernel), &config.neighbors);
-    let sender = XdpSender::new(tx, mac, neighbors, ip, Arc::clone(&own));
+    let uses_rings = config.always_rings || rx.iter().any(|rx| xsk::is_zero_copy(rx.socket()));
+    let sender: Box<dyn Sender> = if uses_rings {
+        let kernel = Kernel::new(interface.index).map_err(fail("ask for neighbors"))?;
+        let ip = IpSockets::new(&interface.name, interface.index);
+        let ip = ip.map_err(fail("open a raw IP socket"))?;
+        let neighbors = Neighbors::new(Some(kernel), &config.neighbors);
+        Box::new(XdpSender::new(tx, mac, neighbors, ip, Arc::clone(&own)))
+    } else {
+        Box::new(TrainSender::new(raw::sender(&known, &interface)?, mac, Arc::clone(&own)))
+    };
     let receiver = XdpReceiver::new(rx, attached, own, &interface, sinks, config.busy_poll);
     let port = Port {
         name: format!("xdp:{}", interface.name),
@@ -116,7 +131,7 @@ pub fn open(config: &Config) -> Result<Link, OpenError> {
         sharing: Sharing::Exclusive,
     };
     let monitor = monitor(config, interface.index, &port);
-    let (sender, receiver) = (Box::new(sender), Box::new(receiver));
+    let receiver = Box::new(receiver);
     Ok(Link { sender, receiver, port, frames: None, monitor })
 }
 
@@ -196,6 +211,17 @@ impl Own {
     fn new(gids: Vec<Gid>, bell: Bell) -> Self {
         let state = OwnState { gids, groups: Vec::new(), frames: VecDeque::new() };
         Self { state: Mutex::new(state), bell }
+    }
+
+    /// Whether an address is the link's own.
+    fn is_own(&self, address: Gid) -> bool {
+        self.lock().gids.contains(&address)
+    }
+
+    /// Whether packets to an address come to the link itself, too.
+    fn receives(&self, address: Gid) -> bool {
+        let state = self.lock();
+        if address.is_multicast() { &state.groups } else { &state.gids }.contains(&address)
     }
 
     fn lock(&self) -> MutexGuard<'_, OwnState> {
