@@ -32,6 +32,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
@@ -81,6 +82,11 @@ impl Config {
 /// Maximum number of queues that are used. Packets that arrive at others go to the kernel, which
 /// drops them.
 pub const QUEUES_MAX: u32 = 64;
+
+/// Number of times that a queue that is taken is asked for again, and the time between: 200 ms
+/// together.
+const QUEUE_TRIES: u32 = 20;
+const QUEUE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Largest RDMA MTU whose packets fit into a chunk.
 const MTU_MAX: Mtu = Mtu::M2048;
@@ -160,7 +166,7 @@ fn sockets(
     let queues = super::sys::interface::receive_queues(any.as_fd(), &interface.name).unwrap_or(1);
     let (mut receivers, mut senders) = (Vec::new(), Vec::new());
     for queue in 0..queues.min(QUEUES_MAX) {
-        let opened = xsk::open(interface.index, queue);
+        let opened = open_queue(interface.index, queue);
         let (rx, tx) = opened.map_err(|source| match source.raw_os_error() {
             Some(libc::ENOBUFS) => {
                 let source = io::Error::other("16 MiB a queue exceed the limit of locked memory");
@@ -176,6 +182,20 @@ fn sockets(
         senders.push(tx);
     }
     Ok((receivers, senders))
+}
+
+/// Opens a socket on a queue. It waits a while for one that is taken: the kernel frees the queue of
+/// a socket that was closed a moment later.
+fn open_queue(interface: u32, queue: u32) -> io::Result<(xsk::XskRx, xsk::XskTx)> {
+    for _ in 0..QUEUE_TRIES {
+        match xsk::open(interface, queue) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                std::thread::sleep(QUEUE_INTERVAL);
+            }
+            opened => return opened,
+        }
+    }
+    xsk::open(interface, queue)
 }
 
 /// Follows the interface of a link. A sandbox may forbid it: then nothing is announced.
