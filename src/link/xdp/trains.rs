@@ -35,14 +35,14 @@ impl TrainSender {
     #[cold]
     fn send_and_loop(&mut self, now: Instant, batch: &mut Batch) -> io::Result<()> {
         let Self { packets, framer, own, looped, .. } = self;
-        let others = batch.trains_mut().filter(|train| !own.is_own(train.path.destination));
-        let result =
-            others.fold(Ok(()), |result, train| result.and(packets.send_train(now, train)));
+        for train in batch.trains_mut().filter(|train| !own.is_own(train.path.destination)) {
+            packets.send_train(now, train)?;
+        }
         for mut train in batch.trains_mut().filter(|train| own.receives(train.path.destination)) {
             framer.for_each(&mut train, self.mac, |framed| loop_back(own, looped, framed));
         }
         own.bell.ring();
-        result
+        Ok(())
     }
 }
 
