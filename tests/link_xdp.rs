@@ -34,13 +34,25 @@ fn wire_with(test: &str, mtu: usize, queues: u32) -> Option<(Host, Host)> {
     Some(wire_of(mtu, queues))
 }
 
-/// Opens a link. A process that another test has just forked may hold the program of the one
-/// before for a moment longer.
+/// Opens a link.
 fn open(host: &Host, spec: &str) -> Link {
     let spec: Spec = spec.parse().unwrap();
+    open_by(host, || spec.open(None))
+}
+
+/// Opens a link by AF_XDP that sends by its rings, as it does where the driver has zero copy.
+fn open_with_rings(host: &Host, interface: &str) -> Link {
+    let mut config = xdp::Config::new(interface);
+    config.always_rings = true;
+    open_by(host, || xdp::open(&config))
+}
+
+/// Opens a link. A process that another test has just forked may hold the program of the one
+/// before for a moment longer.
+fn open_by(host: &Host, open: impl Fn() -> Result<Link, OpenError> + Sync) -> Link {
     let deadline = Instant::now() + MAX;
     loop {
-        match host.run(|| spec.open(None)) {
+        match host.run(&open) {
             Err(OpenError::XdpProgram { .. } | OpenError::XdpQueue { .. })
                 if Instant::now() < deadline =>
             {
@@ -110,6 +122,8 @@ fn queue_pairs_pass_between_xdp_and_every_other_link() {
         talk(open(&right, &udp), open(&left, "xdp:left"), [0, index], 2);
         talk(open(&left, "xdp:left"), open(&right, "raw:right"), [index, index], 2);
         talk(open(&left, "xdp:left"), open(&right, "xdp:right"), [index, index], 2);
+        talk(open_with_rings(&left, "left"), open(&right, &udp), [index, 0], 2);
+        talk(open_with_rings(&left, "left"), open(&right, "xdp:right"), [index, index], 2);
     }
 }
 
@@ -117,11 +131,16 @@ fn queue_pairs_pass_between_xdp_and_every_other_link() {
 fn queue_pairs_are_spread_over_two_queues() {
     let test = "queue_pairs_are_spread_over_two_queues";
     let Some((left, right)) = wire_with(test, 1500, 2) else { return };
-    let (a, b) = (open(&left, "xdp:left"), open(&right, "xdp:right"));
+    let (a, b) = (open_with_rings(&left, "left"), open_with_rings(&right, "right"));
     // Of each, its port says which queue it leaves by; the peer's receives by the same.
     let [a, b] = talk(a, b, [0, 0], 16);
     for counters in [&a, &b] {
         assert_eq!(counter(counters, "tx_queues"), 2, "{counters:?}");
+        assert_eq!(counter(counters, "rx_queues"), 2, "{counters:?}");
+    }
+    // By packet sockets, the kernel chooses.
+    let [a, b] = talk(open(&left, "xdp:left"), open(&right, "xdp:right"), [0, 0], 16);
+    for counters in [&a, &b] {
         assert_eq!(counter(counters, "rx_queues"), 2, "{counters:?}");
     }
 }
@@ -133,9 +152,12 @@ fn interface_may_have_a_large_mtu_and_faults_are_survived() {
     let link = open(&left, "xdp:left");
     assert_eq!(link.port.mtu.bytes(), 2048);
     let faults = "loss=3%,dup=3%,reorder=3%,corrupt=1%,seed=11".parse().unwrap();
-    let udp = open(&right, &format!("udp:{}", right.v4));
-    let [xdp, _] = talk(fault::inject(link, &faults), fault::inject(udp, &faults), [0, 0], 4);
-    assert!(counter(&xdp, "rx_icrc") > 0, "{xdp:?}");
+    for link in [Some(link), None] {
+        let link = link.unwrap_or_else(|| open_with_rings(&left, "left"));
+        let udp = open(&right, &format!("udp:{}", right.v4));
+        let [xdp, _] = talk(fault::inject(link, &faults), fault::inject(udp, &faults), [0, 0], 4);
+        assert!(counter(&xdp, "rx_icrc") > 0, "{xdp:?}");
+    }
 }
 
 #[test]
@@ -195,7 +217,17 @@ fn ping(from: Ipv4Addr, to: Ipv4Addr) {
 fn packets_to_the_link_itself_come_back() {
     let test = "packets_to_the_link_itself_come_back";
     let Some((left, _right)) = wire_with(test, 1500, 1) else { return };
-    let nic = Context::new(SoftNic::start(open(&left, "xdp:left")).unwrap());
+    for with_rings in [false, true] {
+        let link =
+            if with_rings { open_with_rings(&left, "left") } else { open(&left, "xdp:left") };
+        talk_to_itself(link);
+    }
+}
+
+/// Sends a message between two queue pairs of one link; checks that nothing left by the interface.
+fn talk_to_itself(link: Link) {
+    let soft = Arc::new(SoftNic::start(link).unwrap());
+    let nic = Context::from(soft.clone() as Arc<dyn Device>);
     let (pd, cq) = (nic.create_pd().unwrap(), nic.create_cq(64).unwrap());
     let (a, b) = (pd.qp(&cq).build::<Rc>().unwrap(), pd.qp(&cq).build::<Rc>().unwrap());
     let (a_end, b_end) = (a.endpoint().unwrap(), b.endpoint().unwrap());
@@ -206,6 +238,9 @@ fn packets_to_the_link_itself_come_back() {
     for _ in 0..2 {
         assert!(cq.wait(Some(MAX)).unwrap().wc.is_success());
     }
+    let counters = soft.link_counters();
+    assert!(counter(&counters, "tx_looped") > 0, "{counters:?}");
+    assert_eq!(counter(&counters, "tx_frames"), 0, "{counters:?}");
 }
 
 #[test]

@@ -163,6 +163,8 @@ impl Spec {
                 let expected = "set it to a number of microseconds";
                 config.busy_poll =
                     variable("ROCE_XDP_BUSY_POLL", expected, |micros| micros.parse().ok())?;
+                let rings = variable("ROCE_XDP_RINGS", "set it to on or off", switch)?;
+                config.always_rings = rings.unwrap_or(false);
                 xdp::open(&config)
             }
             Self::Tap { name, addresses } => open_tap(name, addresses),

@@ -1,4 +1,4 @@
-//! Speed of a raw link, on a wire between two interfaces of this machine.
+//! Speed of raw links, and of links by AF_XDP, on a wire between two interfaces of this machine.
 //!
 //! ```text
 //! cargo build --release --example bench-raw && unshare -Urn target/release/examples/bench-raw
@@ -6,7 +6,8 @@
 //!
 //! Round trips of 64 bytes, both ends spinning, against ordinary UDP sockets that do the same over
 //! `lo` in the same run; and how much passes one way in trains of 64 packets, sealed and checked.
-//! `FRAMES=60` sets the size of the rings.
+//! `FRAMES=60` sets the size of the rings. Links by AF_XDP are left out unless this runs as root of
+//! the initial user namespace (`sudo unshare -n`).
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -23,7 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant as Clock};
 
 use roce::link::raw::{self, Config};
-use roce::link::{Link, Receiver, Sender};
+use roce::link::{Link, Receiver, Sender, xdp};
 use roce::time::Instant;
 use roce::wire::{Batch, Bits, BthRepr, Gid, MacAddr, Opcode, Path, Psn, Qpn};
 
@@ -57,10 +58,42 @@ fn main() {
     println!("  raw over veth      {time:6.2} µs   {:.2} of UDP", time / udp);
     println!("one way over veth, trains of 64");
     for payload in [64, 1024, 4096] {
-        let [from, to] = veth();
-        let (rate, lost) = stream(from, to, &paths[0], payload);
-        println!("  {payload:4} bytes         {rate:6.2} Gb/s   {:.1}% lost", lost * 100.0);
+        print_stream("raw", veth(), &paths[0], payload);
     }
+    if xdp::check().is_err() {
+        return;
+    }
+    let mtu = ["left", "right"].map(|name| {
+        Command::new("ip").args(["link", "set", name, "mtu", "3000"]).status().unwrap()
+    });
+    assert!(mtu.iter().all(|done| done.success()));
+    for (name, rings) in [("xdp", false), ("xdp, by rings", true)] {
+        let links =
+            || [open_xdp("left", RIGHT, MACS[1], rings), open_xdp("right", LEFT, MACS[0], rings)];
+        let time = round_trip(links(), paths);
+        println!("{name}: round trip of 64 bytes {time:.2} µs");
+        for payload in [64, 1024] {
+            print_stream(name, links(), &paths[0], payload);
+        }
+    }
+}
+
+/// Prints the rate at which packets pass one way.
+fn print_stream(name: &str, [from, to]: [Link; 2], path: &Path, payload: usize) {
+    let (rate, lost) = stream(from, to, path, payload);
+    let packets = rate * 1000.0 / (payload * 8) as f64;
+    println!(
+        "  {name:13} {payload:4} bytes  {rate:6.2} Gb/s  {packets:5.2} M/s  {:.1}% lost",
+        lost * 100.0
+    );
+}
+
+fn open_xdp(interface: &str, other: Ipv4Addr, mac: MacAddr, rings: bool) -> Link {
+    let mut config = xdp::Config::new(interface);
+    config.addresses = vec![if other == RIGHT { LEFT } else { RIGHT }.into()];
+    config.neighbors = vec![(IpAddr::from(other), mac)];
+    config.always_rings = rings;
+    xdp::open(&config).unwrap()
 }
 
 fn open(interface: &str, other: Ipv4Addr, mac: MacAddr) -> Link {

@@ -193,7 +193,8 @@ fn packet_socket(config: &Config) -> Result<Socket, OpenError> {
     })
 }
 
-fn sender(config: &Config, interface: &Interface) -> Result<RawSender, OpenError> {
+/// The half that sends, by a packet socket of its own.
+pub(super) fn sender(config: &Config, interface: &Interface) -> Result<RawSender, OpenError> {
     let fail = |what| {
         let interface = config.interface.clone();
         move |source| OpenError::System { what, interface, source }

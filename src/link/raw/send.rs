@@ -29,7 +29,7 @@ const HEADERS_MAX: usize = VNET_LEN + Ethernet::LEN + Vlan::LEN + Ipv6::LEN + Ud
 
 /// The half that sends.
 #[derive(Debug)]
-pub(super) struct RawSender {
+pub(in crate::link) struct RawSender {
     socket: Socket,
     mac: MacAddr,
     loopback: bool,
@@ -187,6 +187,21 @@ impl RawSender {
         }
     }
 
+    /// Sends a train.
+    pub(in crate::link) fn send_train(&mut self, now: Instant, train: Train<'_>) -> io::Result<()> {
+        let mut runs = Vec::new();
+        self.seal(now, train, &mut runs);
+        self.send_runs(&runs)
+    }
+
+    /// Sends runs. Those that go one way stay in order: whole stretches go by frames, or through
+    /// the kernel.
+    fn send_runs(&mut self, runs: &[Run<'_>]) -> io::Result<()> {
+        let kind = |run: &Run<'_>| (run.mac.is_some(), run.path.sl);
+        let mut stretches = runs.chunk_by(|a, b| kind(a) == kind(b));
+        stretches.try_for_each(|stretch| self.send_stretch(stretch))
+    }
+
     /// Sends runs of one service level whose neighbors are known, or runs whose are not.
     fn send_stretch(&mut self, runs: &[Run<'_>]) -> io::Result<()> {
         let Some(first) = runs.first() else { return Ok(()) };
@@ -305,10 +320,7 @@ impl Sender for RawSender {
         for train in batch.trains_mut() {
             self.seal(now, train, &mut runs);
         }
-        // What goes one way stays in order: whole stretches go by frames, or through the kernel.
-        let kind = |run: &Run<'_>| (run.mac.is_some(), run.path.sl);
-        let mut stretches = runs.chunk_by(|a, b| kind(a) == kind(b));
-        stretches.try_for_each(|stretch| self.send_stretch(stretch))
+        self.send_runs(&runs)
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

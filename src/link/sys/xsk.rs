@@ -242,6 +242,13 @@ pub(in crate::link) fn drops(socket: &Socket) -> io::Result<(u64, u64)> {
     Ok((found.rx_dropped, found.rx_ring_full + found.rx_fill_ring_empty_descs))
 }
 
+/// Whether the driver takes and fills chunks without a copy.
+pub(in crate::link) fn is_zero_copy(socket: &Socket) -> bool {
+    let mut options = libc::xdp_options { flags: 0 };
+    let found = get_option(socket, libc::XDP_OPTIONS, &mut options);
+    found.is_ok() && options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0
+}
+
 fn get_option<T>(socket: &Socket, name: i32, value: &mut T) -> io::Result<()> {
     let mut len = libc::socklen_t::try_from(size_of::<T>()).map_err(io::Error::other)?;
     let (fd, place) = (socket.as_raw_fd(), ptr::from_mut(value).cast());

@@ -6,8 +6,11 @@
 //! copied by the kernel elsewhere, as on a veth. Rings of descriptors tell which chunk of the
 //! memory belongs to which side.
 //!
-//! - Each receive queue of the interface has a socket. Packets are sent by the socket that the
-//!   source port of their queue pair gives; which socket they arrive at is the card's choice.
+//! - Each receive queue of the interface has a socket. With zero copy, packets are sent by the
+//!   socket that the source port of their queue pair gives; which socket they arrive at is the
+//!   card's choice.
+//! - Without zero copy, packets are sent in trains by a packet socket, as [`raw`] does: the kernel
+//!   takes frames of a ring one at a time.
 //! - It needs `CAP_NET_RAW`, `CAP_NET_ADMIN` and `CAP_BPF`, the last in the initial user namespace:
 //!   a namespace of `unshare -Urn` does not do.
 //! - The program is attached by a link of BPF, which the kernel detaches when the process ends, in
@@ -22,18 +25,21 @@ mod attach;
 mod program;
 mod receive;
 mod send;
+mod trains;
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
 use self::attach::Attached;
 use self::receive::XdpReceiver;
 use self::send::XdpSender;
+use self::trains::TrainSender;
 use super::bell::Bell;
 use super::interface::{Interface, gid};
 use super::monitor::{Addresses, InterfaceMonitor};
@@ -41,7 +47,7 @@ use super::raw::neighbor::{Kernel, Neighbors};
 use super::raw::send::IpSockets;
 use super::raw::sink::Sinks;
 use super::sys::xsk;
-use super::{Link, OpenError, Port, PortMonitor, Sharing, raw};
+use super::{Link, OpenError, Port, PortMonitor, Sender, Sharing, raw};
 use crate::verbs::Mtu;
 use crate::wire::{Gid, MacAddr};
 
@@ -59,19 +65,28 @@ pub struct Config {
     /// Time in microseconds for which a look at an empty socket drives its queue, instead of
     /// interrupts. With none, interrupts do.
     pub busy_poll: Option<u16>,
+    /// Whether packets leave by the rings of AF_XDP even if the driver has no zero copy, instead of
+    /// by a packet socket.
+    pub always_rings: bool,
 }
 
 impl Config {
     /// A link on an interface, with all its addresses, without busy polling.
     pub fn new(interface: impl Into<String>) -> Self {
         let (addresses, neighbors) = (Vec::new(), Vec::new());
-        Self { interface: interface.into(), addresses, neighbors, busy_poll: None }
+        let interface = interface.into();
+        Self { interface, addresses, neighbors, busy_poll: None, always_rings: false }
     }
 }
 
 /// Maximum number of queues that are used. Packets that arrive at others go to the kernel, which
 /// drops them.
 pub const QUEUES_MAX: u32 = 64;
+
+/// Number of times that a queue that is taken is asked for again, and the time between: 200 ms
+/// together.
+const QUEUE_TRIES: u32 = 20;
+const QUEUE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Largest RDMA MTU whose packets fit into a chunk.
 const MTU_MAX: Mtu = Mtu::M2048;
@@ -82,6 +97,7 @@ const _: () = assert!(MTU_MAX.bytes() + Mtu::KERNEL_HEADERS + 14 <= xsk::CHUNK -
 pub fn open(config: &Config) -> Result<Link, OpenError> {
     let mut known = raw::Config::new(config.interface.clone());
     known.addresses.clone_from(&config.addresses);
+    known.neighbors.clone_from(&config.neighbors);
     let (interface, _) = raw::find_interface(&known)?;
     let addresses = raw::addresses_of(&known, &interface)?;
     let fail = |what| {
@@ -100,13 +116,18 @@ pub fn open(config: &Config) -> Result<Link, OpenError> {
     let (rx, tx) = sockets(config, &interface)?;
     let attached = Attached::new(&interface, &rx, &gids)?;
     let sinks = Sinks::open(&addresses, interface.index).map_err(fail("hold the port of RoCE"))?;
-    let kernel = Kernel::new(interface.index).map_err(fail("ask for neighbors"))?;
-    let ip = IpSockets::new(&interface.name, interface.index);
-    let ip = ip.map_err(fail("open a raw IP socket"))?;
     let bell = Bell::new(rx.iter().map(AsFd::as_fd)).map_err(fail("wait for frames"))?;
     let own = Arc::new(Own::new(gids.clone(), bell));
-    let neighbors = Neighbors::new(Some(kernel), &config.neighbors);
-    let sender = XdpSender::new(tx, mac, neighbors, ip, Arc::clone(&own));
+    let uses_rings = config.always_rings || rx.iter().any(|rx| xsk::is_zero_copy(rx.socket()));
+    let sender: Box<dyn Sender> = if uses_rings {
+        let kernel = Kernel::new(interface.index).map_err(fail("ask for neighbors"))?;
+        let ip = IpSockets::new(&interface.name, interface.index);
+        let ip = ip.map_err(fail("open a raw IP socket"))?;
+        let neighbors = Neighbors::new(Some(kernel), &config.neighbors);
+        Box::new(XdpSender::new(tx, mac, neighbors, ip, Arc::clone(&own)))
+    } else {
+        Box::new(TrainSender::new(raw::sender(&known, &interface)?, mac, Arc::clone(&own)))
+    };
     let receiver = XdpReceiver::new(rx, attached, own, &interface, sinks, config.busy_poll);
     let port = Port {
         name: format!("xdp:{}", interface.name),
@@ -116,7 +137,7 @@ pub fn open(config: &Config) -> Result<Link, OpenError> {
         sharing: Sharing::Exclusive,
     };
     let monitor = monitor(config, interface.index, &port);
-    let (sender, receiver) = (Box::new(sender), Box::new(receiver));
+    let receiver = Box::new(receiver);
     Ok(Link { sender, receiver, port, frames: None, monitor })
 }
 
@@ -145,7 +166,7 @@ fn sockets(
     let queues = super::sys::interface::receive_queues(any.as_fd(), &interface.name).unwrap_or(1);
     let (mut receivers, mut senders) = (Vec::new(), Vec::new());
     for queue in 0..queues.min(QUEUES_MAX) {
-        let opened = xsk::open(interface.index, queue);
+        let opened = open_queue(interface.index, queue);
         let (rx, tx) = opened.map_err(|source| match source.raw_os_error() {
             Some(libc::ENOBUFS) => {
                 let source = io::Error::other("16 MiB a queue exceed the limit of locked memory");
@@ -161,6 +182,20 @@ fn sockets(
         senders.push(tx);
     }
     Ok((receivers, senders))
+}
+
+/// Opens a socket on a queue. It waits a while for one that is taken: the kernel frees the queue of
+/// a socket that was closed a moment later.
+fn open_queue(interface: u32, queue: u32) -> io::Result<(xsk::XskRx, xsk::XskTx)> {
+    for _ in 0..QUEUE_TRIES {
+        match xsk::open(interface, queue) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                std::thread::sleep(QUEUE_INTERVAL);
+            }
+            opened => return opened,
+        }
+    }
+    xsk::open(interface, queue)
 }
 
 /// Follows the interface of a link. A sandbox may forbid it: then nothing is announced.
@@ -196,6 +231,17 @@ impl Own {
     fn new(gids: Vec<Gid>, bell: Bell) -> Self {
         let state = OwnState { gids, groups: Vec::new(), frames: VecDeque::new() };
         Self { state: Mutex::new(state), bell }
+    }
+
+    /// Whether an address is the link's own.
+    fn is_own(&self, address: Gid) -> bool {
+        self.lock().gids.contains(&address)
+    }
+
+    /// Whether packets to an address come to the link itself, too.
+    fn receives(&self, address: Gid) -> bool {
+        let state = self.lock();
+        if address.is_multicast() { &state.groups } else { &state.gids }.contains(&address)
     }
 
     fn lock(&self) -> MutexGuard<'_, OwnState> {

@@ -1,4 +1,4 @@
-//! The half of a link by AF_XDP that sends.
+//! The half of a link by AF_XDP that sends, by rings.
 
 use std::io;
 use std::sync::Arc;
@@ -35,15 +35,27 @@ pub(super) struct XdpSender {
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     frames: u64,
-    /// Packets that came back without touching the interface.
-    looped: u64,
-    /// Packets to the link itself that there was no room for.
-    looped_full: u64,
+    looped: Looped,
     through_kernel: u64,
     /// Packets that the kernel refused.
     refused: u64,
     /// Frames for which the rings had no room for too long.
     ring_full: u64,
+}
+
+/// Numbers of packets to the link itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Looped {
+    /// Packets that came back without touching the interface.
+    packets: u64,
+    /// Packets that there was no room for.
+    full: u64,
+}
+
+impl Looped {
+    pub(super) fn counters(self) -> [(&'static str, u64); 2] {
+        [("tx_looped", self.packets), ("tx_looped_full", self.full)]
+    }
 }
 
 /// Way of packets to one destination.
@@ -83,8 +95,8 @@ impl XdpSender {
         let path = *train.path;
         match self.way(now, &path) {
             Way::Own => {
-                let (own, counts) = (&self.own, &mut self.counts);
-                self.framer.for_each(train, self.mac, |framed| loop_back(own, counts, framed));
+                let (own, looped) = (&self.own, &mut self.counts.looped);
+                self.framer.for_each(train, self.mac, |framed| loop_back(own, looped, framed));
                 self.own.bell.ring();
                 Ok(())
             }
@@ -127,7 +139,7 @@ impl XdpSender {
                 Err(_) => counts.refused += 1,
             }
             if is_member {
-                loop_back(own, counts, framed);
+                loop_back(own, &mut counts.looped, framed);
             }
         });
         if is_member {
@@ -158,16 +170,17 @@ fn kick(socket: &mut XskTx) -> io::Result<()> {
     }
 }
 
-fn loop_back(own: &Own, counts: &mut Counts, framed: &Framed<'_>) {
+/// Puts the frame of a packet to the link itself where the receiving half takes it.
+pub(super) fn loop_back(own: &Own, looped: &mut Looped, framed: &Framed<'_>) {
     let frames = &mut own.lock().frames;
     if frames.len() >= OWN_MAX {
-        counts.looped_full += 1;
+        looped.full += 1;
         return;
     }
     let mut frame = vec![0; framed.len()];
     framed.write(&mut frame);
     frames.push_back(frame);
-    counts.looped += 1;
+    looped.packets += 1;
 }
 
 impl Sender for XdpSender {
@@ -179,16 +192,15 @@ impl Sender for XdpSender {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        let Counts { frames, looped, looped_full, through_kernel, refused, ring_full } =
-            self.counts;
-        vec![
+        let Counts { frames, looped, through_kernel, refused, ring_full } = self.counts;
+        let mut counters = vec![
             ("tx_frames", frames),
-            ("tx_looped", looped),
-            ("tx_looped_full", looped_full),
             ("tx_through_kernel", through_kernel),
             ("tx_refused", refused),
             ("tx_ring_full", ring_full),
             ("tx_queues", self.used.iter().filter(|used| **used).count() as u64),
-        ]
+        ];
+        counters.extend(looped.counters());
+        counters
     }
 }
