@@ -127,8 +127,9 @@ pub struct Direction {
     pub lost_requests: u64,
     /// Lost response packets, as far as it can be known.
     pub lost_responses: u64,
-    /// Packets that were lost or late behind the capture point: requests that a NAK named, and
-    /// responses that a later one overtook. The counts of lost packets have none of them.
+    /// Packets that were lost or late: requests that a NAK named where others were late, responses
+    /// that a later one overtook, and requests that had no answer, of which the request or the
+    /// answer was. The counts of lost packets have none of them.
     pub lost_or_late: u64,
     /// Whether the requester repeated one request until it fell silent: what it does shows that it
     /// gave up, without the answers.

@@ -256,7 +256,7 @@ impl Vantage {
                 self.flows.entry(group.flow).or_default().files |= group.files();
             }
         }
-        self.clocks.add_repeated(shared());
+        self.clocks.add_repeated(groups);
         self.clocks.estimate();
     }
 

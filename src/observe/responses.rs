@@ -183,7 +183,7 @@ impl ResponseRuns {
         }
         let is_current = !begins && (next..run.end).contains(&sequence);
         let holds = |it: &Run| {
-            let is_it = if begins { it.first == sequence } else { it.first <= sequence };
+            let is_it = if begins { it.first == sequence } else { it.first < sequence };
             // A run of one response has no later one that could tell.
             is_it && it.end > sequence + u64::from(begins) && it.time <= answerable
         };
@@ -204,7 +204,10 @@ impl ResponseRuns {
         let is_due = if open.is_current {
             next > open.sequence || !rest.contains(&next)
         } else {
-            (open.sequence + 1..open.end).contains(&next) && !rest.contains(&next)
+            // Of two that are missing and far from each other, both are late.
+            (next == open.sequence + 1 || !self.is_missing(next))
+                && (open.sequence + 1..open.end).contains(&next)
+                && !rest.contains(&next)
         };
         let arrival = if is_due {
             self.place(open.sequence, open.begins, open.answerable, false)
@@ -224,7 +227,11 @@ impl ResponseRuns {
         may_be_late: bool,
     ) -> Arrival {
         let holds = |run: &Run| {
-            if begins { run.first == sequence } else { (run.first..run.end).contains(&sequence) }
+            if begins {
+                run.first == sequence
+            } else {
+                (run.first + 1..run.end).contains(&sequence)
+            }
         };
         if let Some((run, next)) = &mut self.current {
             if (*next..run.end).contains(&sequence) && !begins {
@@ -506,10 +513,21 @@ mod tests {
             assert_eq!(missing_before(respond(&mut runs, sequence, begins, END)), Some(0));
         }
         assert_eq!(due(respond(&mut runs, 4, true, END)).tail, 3..4);
-        assert_eq!(respond(&mut runs, 3, false, END), Arrival::Open);
-        let (open, arrival) = runs.settle(5).unwrap();
-        assert_eq!((open.sequence, late_by(arrival)), (3, 1));
+        assert_eq!(late_by(respond(&mut runs, 3, false, END)), 1);
         assert_eq!(missing_before(respond(&mut runs, 5, false, END)), Some(0));
+    }
+
+    #[test]
+    fn late_responses_in_a_row_do_not_begin_a_repeated_run() {
+        let mut runs = runs(&[(0, 9), (9, 12), (1, 9)]);
+        for (sequence, begins) in [(0, true), (2, false), (3, false), (4, false), (6, false)] {
+            respond(&mut runs, sequence, begins, END);
+        }
+        for (sequence, begins) in [(8, false), (9, true), (10, false), (11, false)] {
+            respond(&mut runs, sequence, begins, END);
+        }
+        assert_eq!(runs.response(5, false, END, 5), Arrival::Open);
+        assert_eq!(late_by(runs.settle(7).unwrap().1), 6);
     }
 
     #[test]

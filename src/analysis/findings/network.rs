@@ -84,7 +84,7 @@ pub(super) fn loss(side: &Side<'_>) -> Option<Finding> {
     words += &places(side);
     if direction.lost_or_late > 0 {
         let more = text::count(direction.lost_or_late, "packet");
-        words += &format!(", and {more} lost or late behind it");
+        words += &format!(", and {more} lost or late");
     }
     if evidence.corrupted_losses > 0 {
         words += &format!(", {} because of a wrong ICRC", text::grouped(evidence.corrupted_losses));
@@ -110,7 +110,7 @@ pub(super) fn loss(side: &Side<'_>) -> Option<Finding> {
     Some(side.finding(FindingKind::Loss, certainty, cost, &frames, &words))
 }
 
-/// Packets that were lost or late behind the capture point, if nothing tells which: neither a
+/// Packets that were lost or late, or their answers, if nothing tells which: neither a
 /// packet that is known to be lost nor one out of order.
 fn lost_or_late(side: &Side<'_>, all: u64) -> Option<Finding> {
     let (count, evidence) = (side.direction.lost_or_late, side.evidence);
@@ -121,7 +121,7 @@ fn lost_or_late(side: &Side<'_>, all: u64) -> Option<Finding> {
     }
     let packets = text::count(all, "packet");
     let mut words = format!("at least {} of {packets}", text::grouped(count));
-    words += " lost, or late, behind the capture point";
+    words += " lost, or late";
     let recovery = recovery(side);
     if !recovery.is_empty() {
         words += &format!(", recovered by {}", text::list(&recovery));
@@ -130,8 +130,7 @@ fn lost_or_late(side: &Side<'_>, all: u64) -> Option<Finding> {
     Some(side.finding(FindingKind::Loss, Certainty::Likely, waiting(side), &frames, &words))
 }
 
-/// Returns the finding that most packets of the requester are retransmissions, if no other finding
-/// says why.
+/// Returns the finding that the requester retransmitted, if no other finding says why.
 pub(super) fn retransmissions(side: &Side<'_>) -> Option<Finding> {
     let (direction, evidence) = (side.direction, side.evidence);
     let total = direction.retransmissions.total();
@@ -140,7 +139,7 @@ pub(super) fn retransmissions(side: &Side<'_>) -> Option<Finding> {
         || direction.slow_answers.count > 0
         || direction.reordered > 0
         || evidence.failure.is_some();
-    if is_explained || total.packets * 2 < direction.request_packets || total.packets == 0 {
+    if is_explained || total.packets == 0 {
         return None;
     }
     let mut words = format!(

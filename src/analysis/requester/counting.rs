@@ -21,7 +21,7 @@ impl Requester {
             let Some(message) = self.messages.pop_first() else { return };
             scene.budget.messages = scene.budget.messages.saturating_sub(1);
             if message.needs_response() {
-                self.reads.remember_ended(message.first, message.last, message.requests > 1);
+                self.reads.remember_ended(message.first, message.last, !message.is_sent_once());
             }
             self.tell(&message, Outcome::Completed, scene);
         }

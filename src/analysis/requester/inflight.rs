@@ -44,6 +44,12 @@ impl Inflight {
         needs_response(self.operation)
     }
 
+    /// Whether a response that comes twice is a copy: its request was sent and delivered once. Of
+    /// one that was sent again it is not known whether the responder had dropped the first.
+    pub(super) const fn is_sent_once(&self) -> bool {
+        self.requests < 2 && self.retransmitted_packets == 0
+    }
+
     /// Whether its packets until `acknowledged` are all of it.
     pub(super) const fn is_complete(&self) -> bool {
         self.end.is_some() && (self.is_last_known || self.needs_response())

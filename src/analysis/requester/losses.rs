@@ -62,7 +62,10 @@ pub(super) enum Sign {
     /// A response that passed the capture point is asked for again because a later one came to the
     /// requester: it was lost behind the point, or is late.
     Overtaken,
-    /// The requester timed out: a request was lost, or the responder was slow and answers both.
+    /// A READ or ATOMIC had no response: it was lost, or its responses.
+    Unanswered,
+    /// The requester timed out: a request was lost, or its answer, or the responder was slow and
+    /// answers both.
     Timeout,
 }
 
@@ -87,8 +90,6 @@ pub(super) struct Losses {
     is_followed: [bool; 2],
     /// Packets that came behind others that were sent later.
     late: u64,
-    /// Frame of the last response that was told to be lost behind the capture point.
-    last_answer: u64,
 }
 
 impl Losses {
@@ -110,11 +111,6 @@ impl Losses {
     /// Whether one capture point alone sees what passes.
     pub(super) fn is_point_alone(&self) -> bool {
         self.is_followed == [false, false]
-    }
-
-    /// Whether a response was told to be lost behind the capture point; it is from now on.
-    pub(super) fn is_answer_told(&mut self, frame: u64) -> bool {
-        core::mem::replace(&mut self.last_answer, frame) == frame
     }
 
     /// Whether there is an open loss that `is_it` is true of.
@@ -183,10 +179,9 @@ impl OpenLoss {
         self.sign == Sign::Nak && self.loss.sequence == sequence
     }
 
-    /// Whether it is a request that passed the capture point, and a timeout shows its loss.
+    /// Whether it is a packet that passed the capture point, and a timeout shows its loss.
     pub(super) fn is_by_timeout(&self) -> bool {
-        let Loss { role, frame, .. } = self.loss;
-        self.sign == Sign::Timeout && role == PacketRole::Request && frame.is_some()
+        self.sign == Sign::Timeout && self.loss.frame.is_some()
     }
 }
 
@@ -282,7 +277,8 @@ impl Requester {
     }
 
     /// Tells a loss that nothing disproved. Where one packet of [`LATE_SHARE`] that are missing is
-    /// late, a NAK does not tell a lost packet from a late one; where most are, nor does a gap.
+    /// late, a NAK does not tell a lost packet from a late one; where most are, nor does a gap. A
+    /// request without an answer does not tell which of the two was lost.
     fn tell_open_loss(&mut self, open: &OpenLoss, scene: &mut Scene<'_>) {
         let late = self.losses.late;
         let lost = self.statistics.lost_requests + self.losses.open.len() as u64 + 1;
@@ -293,8 +289,7 @@ impl Requester {
                 let is_gap = open.loss.frame.is_none();
                 is_mostly_late && (is_gap || open.place == LossPlace::AfterCapturePoint)
             }
-            Sign::Overtaken => true,
-            Sign::Timeout => false,
+            Sign::Overtaken | Sign::Unanswered | Sign::Timeout => true,
         };
         if is_uncertain {
             self.statistics.lost_or_late += 1;

@@ -32,22 +32,20 @@ impl Requester {
         }
         match trigger {
             Some(Trigger { asked: Asked::Served | Asked::Late | Asked::Dropped, .. }) => {}
-            Some(trigger) if trigger.asked == Asked::Passed => {
-                self.report_not_seen(trigger.from, packet.frame, scene);
-            }
             Some(trigger) if trigger.signal == Signal::SequenceError => {
                 self.judge_nak(&trigger, cause, packet, scene);
             }
             Some(_) => self.report_passed(packet.frame, scene),
             _ if self.is_response_told(sequence) => {}
-            // The answer waited at the requester's host.
-            _ if self.is_spurious_after_pause(sequence) => {}
+            // The answer passed the capture point. A later one that came to the requester shows
+            // that this one did not, or late; a timeout does not.
             _ if self.is_answered(sequence) => {
-                let frame = self.reads.frame_of(sequence);
-                let is_overtaken = cause == RetransmissionCause::ImpliedNak;
-                let sign = if is_overtaken { Sign::Overtaken } else { Sign::Gap };
-                let loss = Loss { frame, ..Loss::of(PacketRole::Response, sequence, packet.frame) };
-                self.report_answer(loss, sign, scene);
+                if cause == RetransmissionCause::ImpliedNak {
+                    let frame = self.reads.frame_of(sequence);
+                    let loss = Loss::of(PacketRole::Response, sequence, packet.frame);
+                    let (loss, place) = (Loss { frame, ..loss }, LossPlace::AfterCapturePoint);
+                    self.report_open(loss, place, Sign::Overtaken, scene);
+                }
             }
             _ if skipped || cause == RetransmissionCause::SequenceNak => {}
             _ => self.judge_timeout(sequence, packet, scene),
@@ -91,14 +89,10 @@ impl Requester {
         } else {
             self.report_naked(sequence, trigger.frame, scene);
         }
+        let Some(frame) = resent.map(|resent| resent.frame) else { return };
         if cause != RetransmissionCause::Timeout {
             return;
         }
-        let Some(frame) = resent.map(|resent| resent.frame) else {
-            // The NAK did not reach the requester, or it would have gone back earlier.
-            let loss = Loss::of(PacketRole::Nak, sequence, packet.frame).captured(trigger.frame);
-            return self.report_answer(loss, Sign::Gap, scene);
-        };
         self.corrupt.forget_request(frame);
         let loss = Loss::request(sequence, packet.frame).corrupt(frame);
         self.report(loss, Sign::Gap, scene);
@@ -172,11 +166,6 @@ impl Requester {
         true
     }
 
-    /// Reports a retransmission that did not come to the capture point.
-    fn report_not_seen(&mut self, sequence: u64, proof: u64, scene: &mut Scene<'_>) {
-        self.report(Loss::request(sequence, proof), Sign::Gap, scene);
-    }
-
     /// Reports the packet that a NAK asked for.
     fn report_naked(&mut self, sequence: u64, proof: u64, scene: &mut Scene<'_>) {
         let Some(record) = self.progress.records.get_mut(sequence) else { return };
@@ -197,15 +186,19 @@ impl Requester {
         let sequences = || missing.tail.clone().chain(missing.head.clone());
         let is_only = sequences().take(2).count() + missing.unanswered.len() == 1;
         for sequence in sequences().take(MISSING_RESPONSES_MAX) {
-            self.report_missing_response(sequence, is_only, proof, scene);
+            self.report_missing_response(sequence, Sign::Gap, is_only, proof, scene);
         }
         for run in &missing.unanswered {
             if run.end - run.first == 1 || !run.is_sized {
-                self.report_missing_response(run.first, is_only, proof, scene);
+                self.report_missing_response(run.first, Sign::Unanswered, is_only, proof, scene);
                 continue;
             }
+            // That all of several responses and no others were lost is not likely.
+            let is_alone = sequences().next().is_none() && missing.unanswered.len() == 1;
+            let is_request = is_alone && !self.losses.has_late();
+            let sign = if is_request { Sign::Gap } else { Sign::Unanswered };
             let loss = Loss::request(run.first, proof).captured(run.frame);
-            self.report(loss, Sign::Gap, scene);
+            self.report(loss, sign, scene);
         }
     }
 
@@ -214,6 +207,7 @@ impl Requester {
     fn report_missing_response(
         &mut self,
         sequence: u64,
+        sign: Sign,
         is_only: bool,
         proof: u64,
         scene: &mut Scene<'_>,
@@ -224,8 +218,9 @@ impl Requester {
             .or_else(|| self.take_displaced_response().filter(|_| is_only));
         // One that was never captured may as well be late.
         let loss = Loss::of(PacketRole::Response, sequence, proof);
-        let loss = corrupt.map_or(loss, |corrupt| loss.corrupt(corrupt.frame));
-        self.report(loss, Sign::Gap, scene);
+        let (loss, sign) =
+            corrupt.map_or((loss, sign), |corrupt| (loss.corrupt(corrupt.frame), Sign::Gap));
+        self.report(loss, sign, scene);
     }
 
     /// Takes a READ response with a wrong ICRC whose PSN is of no READ or ATOMIC that waits for
@@ -249,15 +244,12 @@ impl Requester {
             self.reaction.open_timeout.get_or_insert(timeout);
             return;
         }
-        let now = packet.time;
         let is_told = |from, to| self.progress.records.any(from, to, RecordFlags::LOSS_REPORTED);
         if is_told(sequence, sequence + 1)
             || is_told(sequence.max(self.progress.unacked), self.next())
         {
             return;
         }
-        let last = self.progress.records.get(sequence);
-        let elapsed = last.map(|record| now.saturating_since(record.time)).unwrap_or_default();
         let proof = packet.frame;
         let until = self.next();
         if let Some(corrupt) = self.corrupt.take_response_in(sequence..=until) {
@@ -266,16 +258,10 @@ impl Requester {
         }
         if sequence == self.recovery.cursor() {
             // It had gone back before, and what it retransmitted then ended before this.
-            return self.report_not_seen(sequence, proof, scene);
+            return self.report(Loss::request(sequence, proof), Sign::Gap, scene);
         }
         if self.progress.unacked > sequence {
-            let ack = self.answers.last;
-            // Acknowledged, and long ago: the acknowledgement did not arrive.
-            let since_ack = now.saturating_since(ack.time);
-            if ack.sequence >= sequence && since_ack > elapsed / 4 {
-                let loss = Loss::of(PacketRole::Ack, ack.sequence, proof).captured(ack.frame);
-                self.report_answer(loss, Sign::Gap, scene);
-            }
+            // Acknowledged: whether that was lost, or came too late, is not known.
             return;
         }
         self.reaction.open_timeout.get_or_insert(timeout);
@@ -312,7 +298,7 @@ impl Requester {
             // The responder has what was not retransmitted yet: it had got it, and the
             // acknowledgement that this asked for was lost before the capture point.
             let loss = Loss::of(PacketRole::Ack, acknowledged - 1, proof).proven();
-            return self.report(loss, Sign::Timeout, scene);
+            return self.report(loss, Sign::Gap, scene);
         }
         let (sequence, frame) = timeout.tail;
         if self.corrupt.request(self.next()).is_some() {
@@ -335,15 +321,6 @@ impl Requester {
     fn is_early(&self, timeout: &OpenTimeout) -> bool {
         let wait = self.recovery.rewind().time.saturating_since(timeout.tail_time);
         wait < self.round_trip.smoothed().saturating_mul(EARLY_ROUND_TRIPS)
-    }
-
-    /// Reports a response that passed the capture point and did not reach the requester: once for
-    /// each frame.
-    fn report_answer(&mut self, loss: Loss, sign: Sign, scene: &mut Scene<'_>) {
-        // Told before: what was retransmitted for want of it was lost too.
-        if !loss.frame.is_some_and(|frame| self.losses.is_answer_told(frame)) {
-            self.report_open(loss, LossPlace::AfterCapturePoint, sign, scene);
-        }
     }
 }
 

@@ -33,6 +33,8 @@ bitflags::bitflags! {
         const LATE = 1 << 4;
         /// Transmitted again while the transmission before was on its way.
         const TWICE = 1 << 5;
+        /// A transmission did not come, as the packets around it show, which is not told yet.
+        const SKIPPED = 1 << 6;
     }
 }
 
@@ -56,10 +58,10 @@ impl Record {
         if self.is_seen() || self.flags.intersects(known) { 0 } else { self.span.into() }
     }
 
-    /// Whether it was captured before, and not when it was retransmitted last, which is not told
-    /// yet.
+    /// Whether it was captured, and a transmission of it was not, which is not told yet.
     pub(super) fn is_skipped(&self) -> bool {
-        self.missing > 0 && self.is_seen() && !self.flags.contains(RecordFlags::LOSS_REPORTED)
+        self.flags.contains(RecordFlags::SKIPPED)
+            && !self.flags.contains(RecordFlags::LOSS_REPORTED)
     }
 
     /// Whether it was captured at least once.

@@ -102,6 +102,16 @@ impl Requester {
         };
         let (end, cursor) = (tentative.end, tentative.before.0.cursor());
         let (is_forward, now) = (first > cursor, packet.time);
+        if let Some(at) = tentative.packets.iter().position(|packet| packet.end == next)
+            && let late = tentative.packets.split_off(at + 1)
+            && !late.is_empty()
+        {
+            // It follows an earlier one of them: those between were late.
+            self.confirm(&tentative, is_forward.then_some(cursor));
+            late.into_iter().for_each(|packet| self.make_late(packet, &tentative, is_forward));
+            self.recovery.set_cursor(next);
+            return;
+        }
         let record = self.progress.records.get(next).copied();
         let is_copy = |record: &Record| {
             record.is_seen()
@@ -166,13 +176,13 @@ impl Requester {
 
     /// Takes back that packets were retransmitted: they were late. `is_forward`: the requester was
     /// retransmitting before, and did not go back for them.
-    fn take_back(&mut self, tentative: Tentative, is_forward: bool) {
+    fn take_back(&mut self, mut tentative: Tentative, is_forward: bool) {
         let counter = self.statistics.retransmissions.of_mut(tentative.cause);
         if !is_forward {
             counter.rewinds = counter.rewinds.saturating_sub(1);
             counter.wait_nanos = counter.wait_nanos.saturating_sub(nanos(tentative.wait));
         }
-        let (recovery, reaction) = tentative.before;
+        let (recovery, reaction) = core::mem::take(&mut tentative.before);
         self.recovery.restore(recovery, tentative.time);
         let is_answered = self.reaction.attempts == 0;
         self.reaction = reaction;
@@ -180,27 +190,33 @@ impl Requester {
             self.reaction.attempts = 0;
         }
         self.round_trip.restore_timeout(&tentative.round_trip);
-        self.progress.disorder = tentative.disorder;
-        for TentativePacket { record: before, wire_len, frame, .. } in tentative.packets {
-            let (sequence, bytes) = (before.sequence, u64::from(wire_len));
-            let counter = self.statistics.retransmissions.of_mut(tentative.cause);
-            counter.packets = counter.packets.saturating_sub(1);
-            counter.bytes = counter.bytes.saturating_sub(bytes);
-            if let Some(message) = self.messages.find_mut(sequence) {
-                message.retransmitted_packets = message.retransmitted_packets.saturating_sub(1);
-                message.retransmitted_bytes = message.retransmitted_bytes.saturating_sub(bytes);
-            }
-            if let Some(record) = self.progress.records.get_mut(sequence) {
-                // It was sent when it was missed.
-                (record.time, record.pass) = (before.time, before.pass);
-                record.missing = record.missing.saturating_sub(1);
-                record.flags |= RecordFlags::LATE;
-            }
-            self.disprove_loss(sequence);
-            let is_out_of_order = is_forward || self.progress.disorder.fall_behind(sequence);
-            let lateness = is_out_of_order.then(|| self.lateness_of(sequence, tentative.time));
-            self.count_late(frame, lateness);
+        self.progress.disorder = core::mem::take(&mut tentative.disorder);
+        for packet in core::mem::take(&mut tentative.packets) {
+            self.make_late(packet, &tentative, is_forward);
         }
+    }
+
+    /// Takes back that a packet was retransmitted: it was late.
+    fn make_late(&mut self, packet: TentativePacket, tentative: &Tentative, is_forward: bool) {
+        let TentativePacket { record: before, wire_len, frame, .. } = packet;
+        let (sequence, bytes) = (before.sequence, u64::from(wire_len));
+        let counter = self.statistics.retransmissions.of_mut(tentative.cause);
+        counter.packets = counter.packets.saturating_sub(1);
+        counter.bytes = counter.bytes.saturating_sub(bytes);
+        if let Some(message) = self.messages.find_mut(sequence) {
+            message.retransmitted_packets = message.retransmitted_packets.saturating_sub(1);
+            message.retransmitted_bytes = message.retransmitted_bytes.saturating_sub(bytes);
+        }
+        if let Some(record) = self.progress.records.get_mut(sequence) {
+            // It was sent when it was missed.
+            (record.time, record.pass) = (before.time, before.pass);
+            record.missing = record.missing.saturating_sub(1);
+            record.flags |= RecordFlags::LATE;
+        }
+        self.disprove_loss(sequence);
+        let is_out_of_order = is_forward || self.progress.disorder.fall_behind(sequence);
+        let lateness = is_out_of_order.then(|| self.lateness_of(sequence, tentative.time));
+        self.count_late(frame, lateness);
     }
 
     /// A packet that was taken for lost came late: its loss is not told.

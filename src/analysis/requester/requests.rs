@@ -71,9 +71,6 @@ impl Requester {
             verdict.retransmission = Some(self.resend_corrupt(corrupt, packet, scene));
         }
         let is_new = sequence >= self.next();
-        if is_new && info.position.begins() {
-            self.recovery.pass_rnr(self.round_trip.between_ends(), packet.time);
-        }
         self.transmit(sequence, span, packet, &verdict, scene);
         if span > 1 && self.sizes.mtu() > 0 {
             // What was missing there was one packet.
@@ -151,6 +148,7 @@ impl Requester {
         {
             record.missing = record.missing.saturating_add(1);
             record.flags.remove(RecordFlags::LOSS_REPORTED);
+            record.flags |= RecordFlags::SKIPPED;
             skips += 1;
         }
         self.progress.skips += skips;

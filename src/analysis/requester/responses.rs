@@ -290,12 +290,13 @@ impl Requester {
         };
         let is_answered = message.end.is_some();
         let (requests, is_read) = (message.requests, message.needs_response());
+        let is_sent_once = message.is_sent_once();
         if is_answered || !is_read {
-            verdict.duplicate = is_answered && requests < 2 && !packet.sightings().is_delivered;
+            verdict.duplicate = is_answered && is_sent_once && !packet.sightings().is_delivered;
             return;
         }
         if self.is_dropped(sequence, sequence, packet) {
-            verdict.duplicate = self.is_response_copy(sequence, packet) && requests < 2;
+            verdict.duplicate = self.is_response_copy(sequence, packet) && is_sent_once;
             return;
         }
         let is_overtaken = requests < 2 && sequence < self.answers.last.sequence;
@@ -378,10 +379,10 @@ impl Requester {
             return;
         };
         let (first, last, requests) = (message.first, message.last, message.requests);
-        let expected = message.responses_end;
+        let (expected, is_sent_once) = (message.responses_end, message.is_sent_once());
         message.passed_end = message.passed_end.max(sequence + 1);
         if sequence >= expected && self.is_dropped(sequence, expected, packet) {
-            verdict.duplicate = self.is_response_copy(sequence, packet) && requests < 2;
+            verdict.duplicate = self.is_response_copy(sequence, packet) && is_sent_once;
             return;
         }
         let Some(message) = self.messages.find_mut(sequence) else { return };
@@ -390,7 +391,7 @@ impl Requester {
         }
         if sequence < expected {
             if !self.reads.take_missing(sequence) {
-                verdict.duplicate = requests < 2 && !packet.sightings().is_delivered;
+                verdict.duplicate = is_sent_once && !packet.sightings().is_delivered;
                 return;
             }
             // Counted where its place among those that are due shows that it is late.

@@ -215,13 +215,11 @@ impl Requester {
         record: &Record,
         now: Instant,
     ) -> RetransmissionCause {
-        // It went back at once, but that transmission was damaged, or did not come to the capture
-        // point.
+        // It went back at once, but that transmission was damaged.
         let is_due =
             |since: Instant| now.saturating_since(since) >= self.round_trip.timeout_least();
         let resent = self.corrupt.retransmission_for(trigger).map(|resent| resent.time);
-        let passed = (trigger.asked == Asked::Passed).then_some(record.time);
-        if resent.or(passed).is_some_and(is_due) {
+        if resent.is_some_and(is_due) {
             return RetransmissionCause::Timeout;
         }
         let cause = trigger.signal.into();
@@ -377,6 +375,7 @@ impl Requester {
         let record = self.progress.records.isolate(sequence, span)?;
         let since = packet.time.saturating_since(record.time);
         let is_twice = is_timeout || since < self.round_trip.smoothed();
+        let is_untold = record.open_gap() > 0 && !flags.contains(RecordFlags::LATE);
         self.progress.gaps = self.progress.gaps.saturating_sub(record.open_gap());
         if !record.is_seen() && record.flags.contains(RecordFlags::NOT_CAPTURED) {
             self.statistics.not_captured = self.statistics.not_captured.saturating_sub(1);
@@ -386,10 +385,13 @@ impl Requester {
             record.missing = record.missing.saturating_sub(1);
         } else {
             record.time = packet.time;
+            // What did not come before a timeout is not late.
+            record.missing = if is_timeout { 0 } else { record.missing };
         }
         (record.frame, record.digest, record.pass) = (packet.frame, packet.digest, pass);
         record.flags = flags | (record.flags & RecordFlags::COPIED);
         record.flags.set(RecordFlags::TWICE, is_twice);
+        record.flags.set(RecordFlags::SKIPPED, is_untold);
         let end = record.end();
         // Responses that were missing are requested again.
         self.reads.request_again(sequence..end);

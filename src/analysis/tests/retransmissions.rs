@@ -640,3 +640,21 @@ fn answer_that_waits_for_a_paused_requester_is_not_lost() {
     let spurious = connection.directions.each_ref().map(|it| it.retransmissions.spurious.packets);
     assert_eq!(spurious[1], 1, "{spurious:?}");
 }
+
+#[test]
+fn packet_that_is_late_behind_the_first_retransmission_shows_no_loss() {
+    let mut script = Script::new();
+    script.send(10);
+    script.sends(12..20);
+    script.sends(21..23);
+    script.sequence_nak(11);
+    script.wait_micros(100).send(11);
+    // Sent before 21, and held back.
+    script.send(20);
+    script.sends(12..23);
+    script.ack(22);
+    let (report, told) = script.finish();
+    let lost: Vec<_> = told.losses.iter().map(|loss| loss.sequence % 64).collect();
+    assert_eq!(lost, [11], "{:?}", told.losses);
+    assert_eq!(only_direction(&report).reordered, 1);
+}

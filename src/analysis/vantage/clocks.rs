@@ -65,6 +65,19 @@ fn most_frequent(all: &[i64]) -> Vec<i64> {
     best.map(|(_, middle)| middle).collect()
 }
 
+/// The differences that are possible between two files of which `seen`, as bits, saw packets of the
+/// other direction: one that alone did is nearer to their sender, and sees later what goes there.
+fn possible(all: &[i64], (a, b): (u16, u16), seen: u64) -> Vec<i64> {
+    let is_seen = |file: u16| seen >> file & 1 == 1;
+    let is_possible = |difference: &&i64| match (is_seen(a), is_seen(b)) {
+        (false, true) => **difference >= 0,
+        (true, false) => **difference <= 0,
+        _ => true,
+    };
+    let likely: Vec<i64> = all.iter().filter(is_possible).copied().collect();
+    if likely.is_empty() { all.to_vec() } else { likely }
+}
+
 /// The one that is nearest to `expected`.
 fn nearest(all: &[i64], expected: i64) -> Option<i64> {
     all.iter().copied().min_by_key(|difference| difference.abs_diff(expected))
@@ -155,9 +168,10 @@ impl Clocks {
     /// difference occurs in every group, and others differ. If several occur as often, it is the
     /// one that is nearest to that of the other direction, or of packets of other hosts, or to any
     /// that is possible for the other direction.
-    pub(super) fn add_repeated<'g>(&mut self, groups: impl Iterator<Item = &'g Group>) {
+    pub(super) fn add_repeated(&mut self, groups: &[Group]) {
         let mut candidates: BTreeMap<[[u8; 16]; 2], Candidates> = BTreeMap::new();
-        for group in groups.filter(|group| !is_once(group)) {
+        let whole = || groups.iter().filter(|group| !group.is_damaged);
+        for group in whole().filter(|group| group.is_shared() && !is_once(group)) {
             let direction = group.direction();
             let known = self.differences.get(&direction);
             let has_once = |files: &(u16, u16)| {
@@ -181,13 +195,17 @@ impl Clocks {
             for (&files, all) in pairs {
                 let back = self.differences.get(&(direction.1, direction.0));
                 let back = back.and_then(|pairs| pairs.get(&files)).map(Difference::mean);
-                let all = most_frequent(all);
                 let rough_back = || candidates.get(&[destination, source])?.1.get(&files);
                 let difference = match back.or_else(|| self.usual(files)) {
-                    Some(expected) => nearest(&all, expected),
+                    Some(expected) => nearest(&most_frequent(all), expected),
                     None => match rough_back() {
-                        Some(back) => nearest_to_any(&all, &most_frequent(back)),
-                        None => nearest(&all, 0),
+                        Some(back) => nearest_to_any(&most_frequent(all), &most_frequent(back)),
+                        None => {
+                            let homeward = (direction.1, direction.0);
+                            let answers = whole().filter(|group| group.direction() == homeward);
+                            let seen = answers.fold(0, |seen, group| seen | group.files());
+                            nearest(&most_frequent(&possible(all, files, seen)), 0)
+                        }
                     },
                 };
                 let Some(difference) = difference else { continue };

@@ -206,6 +206,22 @@ fn clocks_are_known_from_packets_that_were_retransmitted() {
 }
 
 #[test]
+fn file_that_alone_sees_the_answers_is_nearer_to_their_sender() {
+    // The first transmissions take 5 ms, the answer is lost behind the second file, and nothing
+    // comes through any more. The second transmissions are nearer to what that file saw.
+    let mut all = vec![seen(1, 106_000_000, 2, 9)];
+    for psn in 0..4 {
+        let time = 100_000_000 + u64::from(psn) * 1_000;
+        all.extend([seen(0, time, 1, psn), seen(1, time + 5_000_000, 1, psn)]);
+        all.push(seen(0, time + 5_400_000, 1, psn));
+    }
+    let (shown, _) = run(2, all);
+    let words: Vec<_> = summary(&shown).into_iter().map(|(_, _, word)| word).collect();
+    assert_eq!(words.iter().filter(|word| **word == "delivered").count(), 4, "{words:?}");
+    assert!(!words.contains(&"copy"), "{words:?}");
+}
+
+#[test]
 fn packet_that_was_on_its_way_when_the_next_file_ended_is_not_lost() {
     // Packets take 4 µs, one takes 20. The second file ends with PSN 30; PSN 31 to 33 were sent
     // before that.

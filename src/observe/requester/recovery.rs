@@ -52,9 +52,6 @@ pub(crate) enum Asked {
     Served,
     /// Arrived while an earlier one was missing, so that the responder dropped it.
     Dropped,
-    /// The requester went on since: it had gone back, and what it retransmitted did not come to the
-    /// capture point.
-    Passed,
 }
 
 impl Trigger {
@@ -329,16 +326,6 @@ impl Recovery {
         let latest = [&mut self.nak.settled, &mut self.nak.open, &mut self.rnr.open];
         let all = self.naks.iter_mut().chain(latest.into_iter().flatten());
         all.filter(|nak| nak.from == sequence).for_each(|nak| nak.asked = Asked::Late);
-    }
-
-    /// The requester sends a new message: if the RNR timer expired at least `delay` ago, it has
-    /// retransmitted what it had to wait with.
-    #[inline]
-    pub(crate) fn pass_rnr(&mut self, delay: Duration, now: Instant) {
-        let is_over = |rnr: &&mut Trigger| now >= rnr.expires().saturating_add(delay);
-        if let Some(rnr) = self.rnr.open.as_mut().filter(is_over) {
-            rnr.asked = Asked::Passed;
-        }
     }
 
     /// Returns the NAK that explains a retransmission from `sequence`: one of that number on which
