@@ -14,18 +14,16 @@
     reason = "a test that cannot go on fails"
 )]
 
-#[path = "simulation/dice.rs"]
+#[path = "common/dice.rs"]
 mod dice;
-#[path = "common/frames.rs"]
-mod frames;
 #[path = "analysis_faults/plan.rs"]
 mod plan;
 #[path = "analysis_faults/scenarios/mod.rs"]
 mod scenarios;
 #[path = "analysis_faults/truth.rs"]
 mod truth;
-#[path = "common/wire.rs"]
-mod wire;
+#[path = "common/two_hosts/mod.rs"]
+mod two_hosts;
 #[path = "analysis_faults/world.rs"]
 mod world;
 
@@ -43,6 +41,7 @@ use roce::wire::{Gid, LinkType, ROCE_PORT};
 
 use plan::Scenario;
 use truth::{Captured, Truth};
+use two_hosts::wire;
 
 /// The capture points whose captures are judged, and the host (0 A, 1 B) at which the judge is told
 /// that they were taken.

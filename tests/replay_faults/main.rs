@@ -24,19 +24,17 @@ mod connect;
 mod craft;
 mod device;
 #[allow(dead_code, reason = "the simulation uses the rest")]
-#[path = "../simulation/dice.rs"]
+#[path = "../common/dice.rs"]
 mod dice;
 mod flaw;
-#[path = "../common/frames.rs"]
-mod frames;
 mod management;
 mod requesters;
 mod responders;
 mod scenarios;
 mod setup;
+#[path = "../common/two_hosts/mod.rs"]
+mod two_hosts;
 mod verdicts;
-#[path = "../common/wire.rs"]
-mod wire;
 mod workload;
 mod world;
 
@@ -49,6 +47,7 @@ use flaw::Flaw;
 use requesters::REQUESTERS;
 use responders::RESPONDERS;
 use roce::replay::{Step, Verdict};
+use two_hosts::{frames, wire};
 use verdicts::{Missing, Wrong, host_of, judge_flaw, judge_honest};
 use world::{Frame, Run};
 

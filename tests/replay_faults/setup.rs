@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use roce::link::fault::{Action, Rule};
-use roce::verbs::Mtu;
+use roce::time::Instant;
 use roce::wire::Packet;
 
+use super::two_hosts::pair::PairAttr;
+use super::two_hosts::schedule::{Schedule, Times};
 use super::wire::Hop;
 use super::world::{LOCAL, RECEIVES};
 
@@ -48,16 +50,7 @@ impl Setup {
 /// One reliable connection: side 0 is a queue pair of A, side 1 one of B.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    pub mtu: Mtu,
-    /// First PSN of each side's requests.
-    pub psns: [u32; 2],
-    /// Exponent of the retransmission timeout.
-    pub timeout: u32,
-    pub retry_count: u32,
-    pub rnr_retry: u32,
-    pub rnr_timer: u32,
-    /// READs and ATOMICs that each side may have in flight.
-    pub reads: u8,
+    pub attr: PairAttr,
     /// Protection domain of the hosts that it belongs to.
     pub domain: usize,
     /// Whether the connection manager makes it, before any request is posted.
@@ -78,14 +71,7 @@ pub struct Connection {
 impl Default for Connection {
     fn default() -> Self {
         Self {
-            mtu: Mtu::M1024,
-            psns: [100, 5000],
-            // 1.05 ms.
-            timeout: 8,
-            retry_count: 7,
-            rnr_retry: 7,
-            rnr_timer: 6,
-            reads: 4,
+            attr: PairAttr::default(),
             domain: 0,
             is_managed: false,
             shares_receives: false,
@@ -93,6 +79,20 @@ impl Default for Connection {
             receives: [Vec::new(), Vec::new()],
             receive_size: 1 << 15,
             receive_at: RECEIVES,
+        }
+    }
+}
+
+impl Connection {
+    /// Times at which a side posts its work, and the receives for the peer's.
+    pub fn schedule(&self, side: usize, start: Instant) -> Schedule {
+        let work = &self.work[side];
+        let taking = self.work[1 - side].iter().filter(|post| post.op.takes_receive()).count();
+        let receives = &self.receives[side];
+        let count = taking.max(receives.len());
+        Schedule {
+            sends: Times::new(start, work.iter().map(|post| post.at), work.len()),
+            receives: Times::new(start, receives.iter().copied(), count),
         }
     }
 }

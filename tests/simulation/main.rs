@@ -25,6 +25,7 @@ mod check;
 #[path = "../../src/net/core/world.rs"]
 mod common_world;
 mod datagrams;
+#[path = "../common/dice.rs"]
 mod dice;
 mod lax;
 #[allow(dead_code, reason = "a fuzz target uses the rest")]
