@@ -1,6 +1,5 @@
 //! The analysis of whole captures, compared with what the programs logged and with what can be
 //! counted independently.
-#![cfg(feature = "analysis")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::{BTreeMap, BTreeSet};

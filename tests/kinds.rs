@@ -1,7 +1,6 @@
 //! Captures that do not show all: cut, sampled, of one direction, with clocks apart. Derived from
 //! good captures, they must tell what they are, and nothing else may be found in them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-#![cfg(feature = "cli")]
 
 mod common;
 

@@ -1,5 +1,4 @@
 //! `roce replay` on captures of real devices: every packet is agreed or a known deviation.
-#![cfg(feature = "cli")]
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,

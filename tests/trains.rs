@@ -1,6 +1,5 @@
 //! Frames that hold several packets, as captures of hosts with segmentation offload do.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-#![cfg(feature = "cli")]
 
 mod common;
 

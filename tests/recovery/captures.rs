@@ -1,5 +1,4 @@
 //! Analysis and replay of captures of selective repeat.
-#![cfg(feature = "replay")]
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;

@@ -10,6 +10,8 @@
 )]
 
 mod agreement;
+// The rest needs the library alone, so that it builds in less time.
+#[cfg(feature = "replay")]
 mod captures;
 mod closed_forms;
 mod controllers;

@@ -39,7 +39,7 @@ pub trait World: Sized {
     /// Takes what the engines send, and completions.
     fn transmit(&mut self);
 
-    /// Returns when a host that has to wait may send again.
+    /// Returns the end of the pause of a host that has packets to send.
     fn next_transmit(&self) -> Option<Instant> {
         None
     }
