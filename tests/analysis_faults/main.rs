@@ -26,9 +26,12 @@ mod check;
 mod dice;
 mod observe;
 mod plan;
+#[path = "../common/recorder.rs"]
+mod recorder;
 mod scenarios;
 #[path = "../common/seeds.rs"]
 mod seeds;
+#[allow(dead_code, reason = "another test reads the packets of merged captures")]
 mod truth;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../common/two_hosts/mod.rs"]

@@ -17,4 +17,7 @@ mod closed_forms;
 mod controllers;
 mod forged;
 mod line;
+#[cfg(feature = "replay")]
+#[path = "../common/recorder.rs"]
+mod recorder;
 mod spraying;
