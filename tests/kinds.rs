@@ -91,7 +91,7 @@ fn assert_clean(capture: &[u8], what: &str) -> Report {
     report
 }
 
-/// Frames of which at most so many bytes were captured.
+/// Frames of which at most this number of bytes was captured.
 fn cut(frames: &[Captured], snap_len: usize) -> Vec<Captured> {
     let mut cut = frames.to_vec();
     cut.iter_mut().for_each(|frame| frame.data.truncate(snap_len));

@@ -207,7 +207,7 @@ impl Classes {
     }
 }
 
-/// Runs seeds on all cores, so many of them and those of `always`, or those that are asked for.
+/// Runs `count` seeds and those of `always`, or those that the environment names, on two threads.
 fn seeds(name: &str, count: u64, always: &[u64], fails: impl Fn(u64, bool) -> Vec<Wrong> + Sync) {
     if let Some(seed) = number("ROCE_SEED") {
         let wrong: Vec<_> = fails(seed, true).into_iter().map(|wrong| wrong.text).collect();

@@ -18,7 +18,7 @@ pub struct Setup {
     pub ipv6: bool,
     pub connections: Vec<Connection>,
     pub rules: Vec<FaultRule>,
-    /// Out of a thousand packets on each hop, so many meet with a fault.
+    /// Number of packets out of a thousand that a fault befalls on each hop.
     pub faults_per_mille: usize,
     /// Longest time that a device may let what it has to send wait: ACKs are merged, and READs see
     /// what was written meanwhile.
@@ -153,7 +153,7 @@ pub enum Key {
     Unknown,
 }
 
-/// A fault by rule: to the n-th packet of a host that is such a one, on this hop.
+/// A fault by rule: on a hop, to the n-th packet of a host that the rule matches.
 #[derive(Clone, Copy)]
 pub struct FaultRule {
     /// 0 for what A sends.
@@ -184,7 +184,7 @@ pub fn at_once(work: &[(Op, Key, u64, u32)]) -> Vec<Work> {
     spaced(Duration::ZERO, work)
 }
 
-/// Work with so much time between, so that each is over before the next is posted.
+/// Work with a pause between requests, so that each is over before the next is posted.
 pub fn spaced(pause: Duration, work: &[(Op, Key, u64, u32)]) -> Vec<Work> {
     let each = work.iter().zip(0..).map(|(&(op, key, offset, len), number)| Work {
         at: pause * number,

@@ -1,8 +1,8 @@
 //! Engines on a network that loses, doubles, reorders and damages packets, under virtual time, seed
 //! by seed.
 //!
-//! Every seed is a story ([`plan`], made up by [`author`], [`requests`] and [`trouble`]): so many
-//! NICs, so many connections between them, random work on each, random faults. It is played by
+//! Every seed is a story ([`plan`], made up by [`author`], [`requests`] and [`trouble`]): a
+//! number of NICs, connections between them, random work on each, random faults. It is played by
 //! engines ([`build`], [`world`], [`datagrams`]) and told to a model that shares nothing with them
 //! ([`model`]); what came of it must be what the model says ([`check`]), or where chance decides,
 //! something that may come of it ([`lax`], [`races`]). And it must end.

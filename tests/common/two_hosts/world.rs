@@ -56,7 +56,7 @@ pub trait World: Sized {
     /// Hands a packet to a host.
     fn deliver(&mut self, to: usize, packet: &InFlight<Self::Note>);
 
-    /// Runs until nothing is left to happen; whether that comes within so many steps.
+    /// Runs until nothing is left to happen. Returns whether that takes at most `steps_max` steps.
     fn run(&mut self, steps_max: usize) -> bool {
         for _ in 0..steps_max {
             self.post();

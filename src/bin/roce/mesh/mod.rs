@@ -58,7 +58,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "peers")]
     pairs: Option<PathBuf>,
 
-    /// Have each host probe so many others, other ones in each round [default: all].
+    /// Have each host probe COUNT others, different ones in each round [default: all].
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
     peers: Option<u16>,
 
