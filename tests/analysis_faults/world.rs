@@ -393,7 +393,7 @@ impl world::World for World<'_> {
         }
     }
 
-    /// One thing at a time, so that what an engine emits next is known to come of it.
+    /// One thing at a time, so that the cause of what an engine emits next is known.
     fn step(&mut self) {
         if !self.arrive() {
             self.handle_timeouts();

@@ -4,8 +4,8 @@
 //! Every seed is a story ([`plan`], made up by [`author`], [`requests`] and [`trouble`]): a
 //! number of NICs, connections between them, random work on each, random faults. It is played by
 //! engines ([`build`], [`world`], [`datagrams`]) and told to a model that shares nothing with them
-//! ([`model`]); what came of it must be what the model says ([`check`]), or where chance decides,
-//! something that may come of it ([`lax`], [`races`]). And it must end.
+//! ([`model`]); the outcome must be the model's ([`check`]), or where chance decides, one of those
+//! that are possible ([`lax`], [`races`]). And it must end.
 //!
 //! `cargo test --test simulation` runs some hundred seeds. More:
 //! `ROCE_SEEDS=100000 cargo test --release --test simulation`. One:

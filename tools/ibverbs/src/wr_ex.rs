@@ -154,7 +154,7 @@ impl Builder {
         }
     }
 
-    /// Ends it, with whatever is done with what was built.
+    /// Ends the list: `finish` posts or discards it.
     fn end<T>(&self, finish: impl FnOnce(&mut Building) -> T) -> T {
         let mut building = lock(&self.building);
         let done = finish(&mut building);
