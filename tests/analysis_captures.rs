@@ -28,14 +28,6 @@ fn ours(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/captures").join(name)
 }
 
-/// A capture that may not be distributed, where it is there.
-fn public(name: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/captures/public").join(name);
-    let found = path.exists();
-    println!("{}: {}", path.display(), if found { "found" } else { "not here, so not compared" });
-    found.then_some(path)
-}
-
 /// Status, opcode and length of each completion of a log:
 /// `client wc WR_ID STATUS op OPCODE len BYTES`.
 fn completions(name: &str) -> Vec<(u32, u32, u64)> {
@@ -318,7 +310,9 @@ fn the_same_capture_gives_the_same_report() {
 type Counts = &'static [(&'static str, u64)];
 
 #[test]
+#[ignore = "captures of others, which are not committed, in the folder ROCE_CAPTURES"]
 fn public_captures_have_the_messages_that_tshark_counts() {
+    let folder = PathBuf::from(std::env::var_os("ROCE_CAPTURES").expect("ROCE_CAPTURES is set"));
     // tshark -r FILE -Y infiniband.bth -T fields -e infiniband.bth.destqp -e infiniband.bth.opcode
     // | sort | uniq -c
     let all: [(&str, Counts, usize); 5] = [
@@ -334,8 +328,7 @@ fn public_captures_have_the_messages_that_tshark_counts() {
         ("rxe_rping.pcap", &[("SEND", 20), ("READ", 5), ("WRITE", 5)], 1),
     ];
     for (name, real, connections) in all {
-        let Some(path) = public(name) else { continue };
-        let (report, Recorder { messages, .. }) = analyze(&path);
+        let (report, Recorder { messages, .. }) = analyze(&folder.join(name));
         let mut told: BTreeMap<&str, u64> = BTreeMap::new();
         for message in &messages {
             *told.entry(operation_name(message.operation)).or_default() += 1;
