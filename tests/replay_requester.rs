@@ -22,6 +22,8 @@ mod plan;
 mod recorder;
 #[path = "analysis_faults/scenarios/mod.rs"]
 mod scenarios;
+#[path = "common/seeds.rs"]
+mod seeds;
 #[path = "analysis_faults/truth.rs"]
 mod truth;
 #[path = "common/two_hosts/mod.rs"]
@@ -31,7 +33,6 @@ mod world;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use roce::analysis::PacketRole;
 use roce::replay::{
@@ -116,39 +117,22 @@ fn failures(scenario: &Scenario, counts: &Mutex<BTreeMap<String, u64>>) -> Vec<S
     wrong
 }
 
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|number| number.parse().unwrap())
-}
-
 #[test]
 fn honest_requesters_break_no_rule() {
     let counts = Mutex::new(BTreeMap::new());
-    let failed = Mutex::new(Vec::new());
-    if let Some(seed) = number("ROCE_SEED") {
+    if let Some(seed) = seeds::only_seed() {
         let wrong = failures(&scenarios::random(seed), &counts);
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
         return;
     }
     for scenario in scenarios::named() {
-        failed.lock().unwrap().extend(failures(&scenario, &counts));
+        let wrong = failures(&scenario, &counts);
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
-    let (seeds, next) = (number("ROCE_SEEDS").unwrap_or(SEEDS), AtomicU64::new(0));
-    let run = || {
-        while let seed = next.fetch_add(1, Ordering::Relaxed)
-            && seed < seeds
-            && failed.lock().unwrap().len() < 40
-        {
-            let wrong = failures(&scenarios::random(seed), &counts);
-            failed.lock().unwrap().extend(wrong);
-        }
-    };
-    std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(run))));
-    let failed = failed.into_inner().unwrap();
+    seeds::run(SEEDS, &[], |seed| failures(&scenarios::random(seed), &counts));
     for (kind, count) in counts.into_inner().unwrap() {
         println!("{count:9} {kind}");
     }
-    assert!(failed.is_empty(), "{} wrong:\n{}", failed.len(), failed.join("\n"));
-    println!("{seeds} seeds");
 }
 
 /// Captures of rxe, and how many of their requests, datagrams and MADs are undecided.

@@ -8,7 +8,7 @@ use roce::verbs::QpType;
 use roce::wire::Operation;
 
 use super::two_hosts::pair::PairAttr;
-use super::two_hosts::schedule::{Schedule, Times};
+use super::two_hosts::schedule::Schedule;
 use super::wire::Hop;
 
 /// Two hosts, A and B, a switch between them, connections, work, and faults by rule.
@@ -40,13 +40,9 @@ pub struct Connection {
 impl Connection {
     /// Times at which a side posts its work, and a receive for each message that takes one.
     pub fn schedule(&self, side: usize, start: Instant) -> Schedule {
-        let work = &self.work[side];
         let taking = self.work[1 - side].iter().filter(|post| post.op.takes_receive()).count();
-        let receives = self.receives[side].iter().copied();
-        Schedule {
-            sends: Times::new(start, work.iter().map(|post| post.at), work.len()),
-            receives: Times::new(start, receives, taking),
-        }
+        let sends = self.work[side].iter().map(|post| post.at);
+        Schedule::new(start, sends, &self.receives[side], taking)
     }
 }
 

@@ -7,7 +7,7 @@ use roce::time::Instant;
 use roce::wire::Packet;
 
 use super::two_hosts::pair::PairAttr;
-use super::two_hosts::schedule::{Schedule, Times};
+use super::two_hosts::schedule::Schedule;
 use super::wire::Hop;
 use super::world::{LOCAL, RECEIVES};
 
@@ -86,14 +86,10 @@ impl Default for Connection {
 impl Connection {
     /// Times at which a side posts its work, and the receives for the peer's.
     pub fn schedule(&self, side: usize, start: Instant) -> Schedule {
-        let work = &self.work[side];
         let taking = self.work[1 - side].iter().filter(|post| post.op.takes_receive()).count();
+        let sends = self.work[side].iter().map(|post| post.at);
         let receives = &self.receives[side];
-        let count = taking.max(receives.len());
-        Schedule {
-            sends: Times::new(start, work.iter().map(|post| post.at), work.len()),
-            receives: Times::new(start, receives.iter().copied(), count),
-        }
+        Schedule::new(start, sends, receives, taking.max(receives.len()))
     }
 }
 

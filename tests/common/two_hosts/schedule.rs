@@ -14,10 +14,9 @@ pub struct Times {
 }
 
 impl Times {
-    /// `count` of these times, from `start` on. Without any time, all are due at once.
-    pub fn new(start: Instant, times: impl Iterator<Item = Duration>, count: usize) -> Self {
-        let times = times.map(|at| start.saturating_add(at)).collect();
-        Self { times, count, posted: 0 }
+    fn new(start: Instant, times: impl Iterator<Item = Duration>) -> Self {
+        let times: Vec<_> = times.map(|at| start.saturating_add(at)).collect();
+        Self { count: times.len(), times, posted: 0 }
     }
 
     /// Returns the time of the next one, if one is left and has a time.
@@ -39,4 +38,18 @@ impl Times {
 pub struct Schedule {
     pub sends: Times,
     pub receives: Times,
+}
+
+impl Schedule {
+    /// Sends at these times from `start` on, and `count` receives. Without any time, all receives
+    /// are due at once.
+    pub fn new(
+        start: Instant,
+        sends: impl Iterator<Item = Duration>,
+        receives: &[Duration],
+        count: usize,
+    ) -> Self {
+        let receives = Times { count, ..Times::new(start, receives.iter().copied()) };
+        Self { sends: Times::new(start, sends), receives }
+    }
 }
