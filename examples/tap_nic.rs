@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The second device may be `verbs:rxe0`, the kernel's own RoCE on the TAP device, where it is. A
-//! third argument keeps the NIC for so many seconds, for `ping 10.9.0.2`.
+//! third argument keeps the NIC for that number of seconds, for `ping 10.9.0.2`.
 
 use std::error::Error;
 use std::net::IpAddr;

@@ -17,7 +17,7 @@ fn capture(name: &str) -> String {
     format!("testdata/captures/{name}")
 }
 
-/// A run in a terminal of so many columns.
+/// A run in a terminal with this number of columns.
 fn flows(columns: &str, args: &[&str]) -> Output {
     let mut command = command(&[&["flows"], args].concat());
     command.env("COLUMNS", columns).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap()

@@ -112,7 +112,7 @@ fn a_field_that_may_change_on_the_way_leaves_the_icrc_alone() {
     assert_eq!((same, variations.len()), (8, 17));
 }
 
-/// A frame's bits, and what must come of flipping each of them.
+/// A frame, and the expected verdict after each of its bits is flipped.
 struct Flips<'a> {
     frame: &'a [u8],
     verdicts: Vec<Option<IcrcVerdict>>,

@@ -1,7 +1,6 @@
 //! Captures that do not show all: cut, sampled, of one direction, with clocks apart. Derived from
 //! good captures, they must tell what they are, and nothing else may be found in them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-#![cfg(feature = "cli")]
 
 mod common;
 
@@ -92,7 +91,7 @@ fn assert_clean(capture: &[u8], what: &str) -> Report {
     report
 }
 
-/// Frames of which at most so many bytes were captured.
+/// Frames of which at most this number of bytes was captured.
 fn cut(frames: &[Captured], snap_len: usize) -> Vec<Captured> {
     let mut cut = frames.to_vec();
     cut.iter_mut().for_each(|frame| frame.data.truncate(snap_len));

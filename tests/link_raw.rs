@@ -51,7 +51,7 @@ fn path(source: impl Into<IpAddr>, destination: impl Into<IpAddr>) -> Path {
     }
 }
 
-/// A packet to queue pair `qp` with so many bytes of payload.
+/// A packet to queue pair `qp` with `payload` bytes of payload.
 fn packet(qp: u32, psn: u32, payload: usize) -> Vec<u8> {
     let bth = BthRepr::new(Opcode::RC_SEND_MIDDLE, Qpn::new(qp), Psn::new(psn)).emit();
     let payload = (0..payload).map(|at| (at as u32).wrapping_mul(psn + 7) as u8);

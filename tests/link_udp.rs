@@ -43,7 +43,7 @@ fn path(source: Gid, destination: Gid) -> Path {
     }
 }
 
-/// A packet with so much payload, all of which follows from `psn`.
+/// A packet with `payload` bytes of payload, which follow from `psn`.
 fn packet(psn: u32, payload: usize) -> Vec<u8> {
     let bth = BthRepr::new(Opcode::RC_RDMA_WRITE_MIDDLE, Qpn::new(0x11), Psn::new(psn)).emit();
     let payload = (0..payload).map(|at| (at + psn as usize).to_le_bytes()[0]);

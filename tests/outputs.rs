@@ -1,6 +1,5 @@
 //! Output under trouble: every command that writes, on a full disk, into a closed pipe or a closed
 //! standard output, and ended by a signal.
-#![cfg(feature = "cli")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;

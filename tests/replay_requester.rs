@@ -14,35 +14,36 @@
     reason = "a test that cannot go on fails"
 )]
 
-#[path = "simulation/dice.rs"]
+#[path = "common/dice.rs"]
 mod dice;
-#[path = "common/frames.rs"]
-mod frames;
 #[path = "analysis_faults/plan.rs"]
 mod plan;
+#[path = "common/recorder.rs"]
+mod recorder;
 #[path = "analysis_faults/scenarios/mod.rs"]
 mod scenarios;
+#[path = "common/seeds.rs"]
+mod seeds;
 #[path = "analysis_faults/truth.rs"]
 mod truth;
-#[path = "common/wire.rs"]
-mod wire;
+#[path = "common/two_hosts/mod.rs"]
+mod two_hosts;
 #[path = "analysis_faults/world.rs"]
 mod world;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use roce::analysis::{Analysis, Config, PacketFacts, PacketNote, PacketRole, Sink};
-use roce::capture::{PcapWriter, Reader};
-use roce::decode::Decoder;
+use roce::analysis::PacketRole;
 use roce::replay::{
     Options, PacketBatch, Session, Step, Subject, Surveyor, Verdict, replay_capture,
 };
-use roce::wire::{Gid, LinkType, ROCE_PORT};
+use roce::wire::Gid;
 
 use plan::Scenario;
-use truth::{Captured, Truth};
+use recorder::analyze_merged;
+use truth::Truth;
+use two_hosts::wire;
 
 /// The capture points whose captures are judged, and the host (0 A, 1 B) at which the judge is told
 /// that they were taken.
@@ -59,63 +60,24 @@ const VIEWS: [(&[usize], Option<usize>); 7] = [
 /// Seeds that are run if no number is given.
 const SEEDS: u64 = 60;
 
-/// The frames of one point, through a capture file in memory.
-fn capture(captured: &[Captured], file: u16) -> Vec<(PacketFacts, Vec<u8>)> {
-    let mut writer = PcapWriter::new(Vec::new(), LinkType::RAW).unwrap();
-    for frame in captured {
-        writer.write(frame.time, frame.bytes.len() as u32, &frame.bytes).unwrap();
-    }
-    let bytes = writer.into_inner();
-    let mut reader = Reader::new(bytes.as_slice()).unwrap();
-    let mut decoder = Decoder::new(ROCE_PORT);
-    let mut all = Vec::new();
-    while let Some(record) = reader.next().unwrap() {
-        let context = decoder.decode(&record);
-        let packet = context.frame.packet().unwrap().bytes().to_vec();
-        all.push((PacketFacts::new(&context, file).unwrap(), packet));
-    }
-    all
-}
-
-#[derive(Default)]
-struct Notes(Vec<(PacketFacts, PacketNote)>);
-
-impl Sink for Notes {
-    fn packet(&mut self, facts: &PacketFacts, note: &PacketNote) {
-        self.0.push((facts.clone(), *note));
-    }
-}
-
 /// Returns the judges' verdicts on the captures of these points, and the packets that they must
 /// judge.
 fn judge(truth: &Truth, points: &[usize], at: Option<Gid>) -> (Vec<Step>, Vec<(u64, PacketRole)>) {
-    let mut all = Vec::new();
-    for (file, &point) in points.iter().enumerate() {
-        all.extend(capture(&truth.captured[point], file as u16));
-    }
-    all.sort_by_key(|(facts, _)| (facts.time, facts.file));
-    for (number, (facts, _)) in all.iter_mut().enumerate() {
-        facts.frame = number as u64 + 1;
-    }
-    let analysis = || {
-        let mut config = Config::default();
-        config.files = points.iter().map(|point| point.to_string()).collect();
-        Analysis::new(config)
-    };
-    let (mut second, mut notes) = (analysis(), Notes::default());
-    all.iter().for_each(|(facts, _)| second.handle_packet(facts, &mut notes));
-    second.finish(&mut notes);
-    let mut surveyor = Surveyor::new(points.iter().map(|point| point.to_string()).collect());
-    all.iter().for_each(|(facts, _)| surveyor.packet(facts));
+    let all = truth.merged(points);
+    let files: Vec<String> = points.iter().map(ToString::to_string).collect();
+    let packets = all.iter().map(|frame| frame.facts.clone());
+    let (_, notes) = analyze_merged(files.clone(), packets);
+    let mut surveyor = Surveyor::new(files);
+    all.iter().for_each(|frame| surveyor.packet(&frame.facts));
     let mut options = Options::default();
     options.point = at;
     let mut session = Session::new(surveyor.finish(), &options);
     let (mut steps, mut batch) = (Vec::new(), PacketBatch::default());
-    all.into_iter().for_each(|(facts, packet)| batch.push_packet(facts, &packet));
+    all.into_iter().for_each(|frame| batch.push_packet(frame.facts, &frame.packet));
     session.packets(&mut batch, &mut steps);
     session.finish(&mut steps);
     steps.retain(|step| step.subject != Subject::Response);
-    let roles = notes.0.iter().map(|(facts, note)| (facts.frame, note.role));
+    let roles = notes.packets.iter().map(|(facts, note)| (facts.frame, note.role));
     let is_wanted =
         |role| matches!(role, PacketRole::Request | PacketRole::Cnp | PacketRole::Management);
     let wanted = roles.filter(|&(_, role)| is_wanted(role)).collect();
@@ -127,14 +89,7 @@ fn failures(scenario: &Scenario, counts: &Mutex<BTreeMap<String, u64>>) -> Vec<S
     let truth = world::run(scenario);
     let mut wrong = Vec::new();
     for (points, at) in VIEWS {
-        let address = |side: usize| {
-            let host = [1, 2][side];
-            if scenario.ipv6 {
-                Gid::from(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host))
-            } else {
-                Gid::from(std::net::Ipv4Addr::new(192, 0, 2, host as u8))
-            }
-        };
+        let address = |side: usize| wire::gid([1, 2][side], scenario.ipv6);
         let (steps, wanted) = judge(&truth, points, at.map(address));
         let name = format!("{}, points {points:?} at {at:?}", scenario.name);
         let mut frames: Vec<u64> = steps.iter().map(|step| step.frame).collect();
@@ -162,39 +117,22 @@ fn failures(scenario: &Scenario, counts: &Mutex<BTreeMap<String, u64>>) -> Vec<S
     wrong
 }
 
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|number| number.parse().unwrap())
-}
-
 #[test]
 fn honest_requesters_break_no_rule() {
     let counts = Mutex::new(BTreeMap::new());
-    let failed = Mutex::new(Vec::new());
-    if let Some(seed) = number("ROCE_SEED") {
+    if let Some(seed) = seeds::only_seed() {
         let wrong = failures(&scenarios::random(seed), &counts);
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
         return;
     }
     for scenario in scenarios::named() {
-        failed.lock().unwrap().extend(failures(&scenario, &counts));
+        let wrong = failures(&scenario, &counts);
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
-    let (seeds, next) = (number("ROCE_SEEDS").unwrap_or(SEEDS), AtomicU64::new(0));
-    let run = || {
-        while let seed = next.fetch_add(1, Ordering::Relaxed)
-            && seed < seeds
-            && failed.lock().unwrap().len() < 40
-        {
-            let wrong = failures(&scenarios::random(seed), &counts);
-            failed.lock().unwrap().extend(wrong);
-        }
-    };
-    std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(run))));
-    let failed = failed.into_inner().unwrap();
+    seeds::run(SEEDS, &[], |seed| failures(&scenarios::random(seed), &counts));
     for (kind, count) in counts.into_inner().unwrap() {
         println!("{count:9} {kind}");
     }
-    assert!(failed.is_empty(), "{} wrong:\n{}", failed.len(), failed.join("\n"));
-    println!("{seeds} seeds");
 }
 
 /// Captures of rxe, and how many of their requests, datagrams and MADs are undecided.

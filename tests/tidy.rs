@@ -486,6 +486,52 @@ fn tests_of_a_subject_are_a_file_or_a_folder() {
     assert!(beside.is_empty(), "move these into their folders as main.rs: {beside:?}");
 }
 
+/// Uses by which a test needs a feature.
+const FEATURED: [&str; 7] = [
+    "roce::analysis",
+    "roce::conform",
+    "roce::control",
+    "roce::replay",
+    "common::command",
+    "common::requests",
+    "CARGO_BIN_EXE",
+];
+
+/// The targets of tests with their files, but for modules that `main.rs` has with a feature alone.
+fn test_targets() -> BTreeMap<String, Vec<String>> {
+    let files = files_under("tests", &["rs"]);
+    let is_gated = |target: &str, module: &str| {
+        let gate = format!(")]\nmod {module};");
+        files
+            .iter()
+            .any(|(path, text)| *path == format!("tests/{target}/main.rs") && text.contains(&gate))
+    };
+    let mut targets = BTreeMap::<String, Vec<String>>::new();
+    for (path, text) in &files {
+        let within = path.strip_prefix("tests/").unwrap().trim_end_matches(".rs");
+        let (target, module) = within.split_once('/').unwrap_or((within, ""));
+        if target != "common" && target != "tidy" && !is_gated(target, module) {
+            targets.entry(target.to_owned()).or_default().push(text.clone());
+        }
+    }
+    targets
+}
+
+/// `cargo test --no-default-features` builds, and says which tests it leaves out.
+#[test]
+fn tests_that_need_a_feature_say_so_in_the_manifest() {
+    let manifest = std::fs::read_to_string(format!("{ROOT}/Cargo.toml")).unwrap();
+    for (target, texts) in test_targets() {
+        let entry = format!("[[test]]\nname = \"{target}\"\nrequired-features = [");
+        let uses = FEATURED.iter().find(|used| texts.iter().any(|text| text.contains(*used)));
+        if let Some(used) = uses {
+            assert!(manifest.contains(&entry), "tests/{target} uses {used}: {entry}…");
+        }
+        let is_empty = texts.iter().any(|text| text.contains("#![cfg(feature"));
+        assert!(!is_empty, "tests/{target} would be empty without a feature: {entry}…");
+    }
+}
+
 #[test]
 fn every_file_of_testdata_has_an_origin() {
     let origins = std::fs::read_to_string(format!("{ROOT}/testdata/README.md")).unwrap();

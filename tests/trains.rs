@@ -1,6 +1,5 @@
 //! Frames that hold several packets, as captures of hosts with segmentation offload do.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-#![cfg(feature = "cli")]
 
 mod common;
 
@@ -98,7 +97,7 @@ fn frames(name: &str) -> Vec<Vec<u8>> {
 }
 
 /// The sender of this capture segmented and computed checksums itself, and the receiver's kernel
-/// coalesced: what becomes of the trains must be what was sent, byte by byte.
+/// coalesced: the trains must be split into what was sent, byte by byte.
 #[test]
 fn split_packets_are_what_was_on_the_wire() {
     let mut sent = frames("coalesced.c1");

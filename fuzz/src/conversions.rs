@@ -1,5 +1,5 @@
-//! Structures of C, as programs fill them in: whatever they hold, what comes of it can be said in
-//! words, and the words in C again mean the same.
+//! Structures of C, as programs fill them in: any contents convert to types of the crate, and those
+//! converted to C again mean the same.
 #![allow(
     unsafe_code,
     reason = "structures of C are made of arbitrary bytes, and point to something"

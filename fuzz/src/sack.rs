@@ -228,7 +228,7 @@ impl World {
         panic!("requests never end");
     }
 
-    /// Every byte is its old one, or one that was written or read.
+    /// Checks that every byte is unchanged, or was written or read.
     fn check(&self, failed: bool) {
         assert!(self.is_forged || !failed, "an engine failed");
         for (at, side) in (1..).zip(&self.sides) {

@@ -85,7 +85,7 @@
 //!   messages for each REQ. So that a lost RTU does no harm, the side that sent it repeats it a few
 //!   times without being asked.
 //! - Half-open requests are bounded in total and for each address; the oldest of the address that
-//!   has the most gives way. A full backlog forgets such a one, too, where Linux drops the new one.
+//!   has the most gives way. So it does in a full backlog, where Linux drops the new one.
 //! - A request for which nothing listens may wait for its listener for a moment
 //!   ([`Config::listen_grace`]).
 //! - A LAP for a connection is refused by an APR with status 2; Linux ignores it.

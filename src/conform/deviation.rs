@@ -84,7 +84,7 @@ pub struct Deviation {
 pub enum Found {
     /// One pattern.
     This(String),
-    /// One of these, which come of the same.
+    /// One of these, which have one cause.
     OneOf(Vec<String>),
 }
 

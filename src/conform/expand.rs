@@ -48,7 +48,7 @@ impl Expr {
     }
 }
 
-/// The largest number that may come of an expression: far more than a buffer has.
+/// Maximum value of an expression: far more than a buffer has.
 const VALUE_MAX: i64 = 1 << 40;
 
 pub(super) fn sum(text: &str, values: Values) -> Result<u64, String> {

@@ -39,8 +39,8 @@ impl Turns {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for one's turn, for so long; `None` if it did not come. Every [`CHECK_INTERVAL`] it
-    /// asks `is_gone` whether the client is gone, and waits no longer if it is.
+    /// Waits for a client's turn; `None` if it did not come within this time. Asks `is_gone` every
+    /// [`CHECK_INTERVAL`] whether the client is gone, and waits no longer if it is.
     pub(super) fn wait(
         &self,
         within: Duration,

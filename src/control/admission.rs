@@ -26,7 +26,7 @@ pub struct Limits {
     pub memory: u64,
     /// Longest session of a client, in seconds.
     pub seconds: u64,
-    /// One address gets one part in so many of each.
+    /// Number by which each limit is divided for one address.
     pub share: u64,
     /// Whether a newcomer takes the place of a silent client that was welcomed, too, if all were.
     pub displaces_welcomed: bool,

@@ -65,7 +65,7 @@ impl Tcp {
         Ok(Addresses { client: self.stream.peer_addr()?, server: self.stream.local_addr()? })
     }
 
-    /// Waits for exactly so many bytes.
+    /// Waits until `bytes` is filled.
     pub fn read_all(&mut self, mut bytes: &mut [u8], wait: Duration) -> io::Result<()> {
         self.set_wait(Some(wait))?;
         while !bytes.is_empty() {

@@ -61,7 +61,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Parses exactly so many bytes of hexadecimal digits, in lower case as they are sent.
+/// Parses exactly `LEN` bytes of hexadecimal digits, in lower case as they are sent.
 pub(super) fn unhex<const LEN: usize>(digits: &str) -> Option<[u8; LEN]> {
     let (mut bytes, mut rest) = ([0; LEN], digits.as_bytes());
     for byte in &mut bytes {

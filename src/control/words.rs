@@ -36,7 +36,7 @@ impl<'de> Deserialize<'de> for Mtu {
     }
 }
 
-/// Returns a number that fits so many bits.
+/// Returns a number of at most `bits` bits.
 fn bounded<'de, D: Deserializer<'de>>(
     deserializer: D,
     what: impl Display,

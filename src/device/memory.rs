@@ -1,4 +1,4 @@
-//! Registered memory: shared with the NIC, or the one's or the other's.
+//! Registered memory: regions shared with the NIC, and buffers lent to it and returned.
 
 use std::fmt;
 use std::ops::{Bound, RangeBounds};

@@ -112,7 +112,7 @@ pub(super) enum Standing {
     Disconnected,
     /// The peer has ended its group.
     Left,
-    /// The peer was not connected for so long that it is not expected to be again.
+    /// The peer has been away for longer than it is waited for.
     Lost,
 }
 

@@ -1,4 +1,4 @@
-//! A device that connections are made on.
+//! Endpoints: a device, and the connections that are made on it.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};

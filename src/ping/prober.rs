@@ -64,7 +64,7 @@ impl ProberConfig {
     }
 }
 
-/// Returns flow labels for so many paths, from 1 on: each has another UDP source port, and
+/// Returns flow labels for a number of paths, from 1 on: each has another UDP source port, and
 /// consecutive ones, so that the sockets of a soft NIC are used evenly.
 fn labels(paths: usize) -> Vec<Bits<20>> {
     let paths = u32::try_from(paths.clamp(1, PATHS_MAX)).unwrap_or(1);
@@ -414,7 +414,7 @@ impl Prober {
     }
 
     fn tell(&mut self, event: Event) {
-        // A caller that takes no events for so long gets the newest.
+        // A caller that does not take its events in time gets the newest.
         if self.events.len() == EVENTS_MAX {
             self.events.pop_front();
         }

@@ -217,7 +217,7 @@ impl RdmaNic {
         for part in out.chunks_mut(BATCH) {
             let mut wcs = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
             let room = c_int::try_from(part.len()).unwrap_or(0);
-            // SAFETY: the queue is held, and there is room for so many.
+            // SAFETY: the queue is held, and `wcs` has room for `room` completions.
             let count = unsafe { poll(cq.at(), room, wcs.as_mut_ptr().cast()) };
             let Ok(count) = usize::try_from(count) else {
                 self.context.set_broken(Errno(libc::EIO));
@@ -225,7 +225,7 @@ impl RdmaNic {
             };
             let count = count.min(part.len());
             for (to, wc) in part.iter_mut().zip(&wcs).take(count) {
-                // SAFETY: so many the driver has filled in.
+                // SAFETY: the driver has filled in the first `count`.
                 let wc = unsafe { wc.assume_init_ref() };
                 *to = to_wc(wc);
             }

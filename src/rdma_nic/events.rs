@@ -34,7 +34,7 @@ pub(super) fn never_block(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::io::ioctl_fionbio(fd, true)?)
 }
 
-/// Waits until `take` has something, or until nothing came of a descriptor for so long.
+/// Waits until `take` has something, or until nothing came of a descriptor for the timeout.
 fn wait<T>(
     fd: BorrowedFd<'_>,
     timeout: Option<Duration>,

@@ -45,7 +45,7 @@ impl List {
 
     pub(super) fn devices(&self) -> impl Iterator<Item = Listed<'_>> {
         (0..self.count).filter_map(|at| {
-            // SAFETY: the list has so many places.
+            // SAFETY: the list has `count` places.
             let device = unsafe { *self.first.wrapping_add(at) };
             (!device.is_null()).then_some(Listed(device, core::marker::PhantomData))
         })

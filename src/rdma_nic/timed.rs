@@ -29,7 +29,7 @@ pub(super) enum Timing {
     None,
     /// Nanoseconds.
     Wallclock,
-    /// Cycles of the RNIC, so many thousand a second.
+    /// Cycles of the RNIC; the number is its frequency in kHz.
     Cycles(u64),
 }
 

@@ -31,7 +31,7 @@ impl Mtu {
         128 << self as usize
     }
 
-    /// The unit of just so many bytes.
+    /// The MTU of exactly this number of bytes.
     pub const fn from_bytes(bytes: usize) -> Option<Self> {
         match bytes {
             256 => Some(Self::M256),

@@ -183,13 +183,12 @@ impl Train<'_> {
 }
 
 impl Batch {
-    /// Room for so many packets of any length.
+    /// Room for `packets_max` packets of any length.
     pub fn new(packets_max: usize) -> Self {
         Self::bounded(packets_max, packets_max * (PACKET_MAX + ICRC_ROOM))
     }
 
-    /// Room for so many packets, if they are short; it is full, too, as soon as they have so many
-    /// bytes together.
+    /// Room for `packets_max` packets that have at most `bytes_max` bytes together.
     ///
     /// # Panics
     ///
@@ -231,7 +230,7 @@ impl Batch {
         self.ends.is_empty()
     }
 
-    /// Lets the batch be full with so many bytes, which are not more than it was made for.
+    /// Lets the batch be full with `bytes_max` bytes, which are not more than it was made for.
     pub(crate) fn limit(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max;
     }
@@ -624,7 +623,7 @@ mod tests {
         }
     }
 
-    /// Returns the number of packets of so many bytes that fit, and whether more memory was needed
+    /// Returns the number of packets of `len` bytes that fit, and whether more memory was needed
     /// for them.
     fn filled(mut batch: Batch, len: usize) -> (usize, bool) {
         let before = batch.bytes.capacity();

@@ -22,19 +22,20 @@
 
 mod check;
 #[allow(dead_code, reason = "the simulation uses the rest")]
-#[path = "../simulation/dice.rs"]
+#[path = "../common/dice.rs"]
 mod dice;
-#[allow(dead_code, reason = "other tests use the rest")]
-#[path = "../common/frames.rs"]
-mod frames;
 mod observe;
 mod plan;
+#[path = "../common/recorder.rs"]
+mod recorder;
 mod scenarios;
 #[path = "../common/seeds.rs"]
 mod seeds;
+#[allow(dead_code, reason = "another test reads the packets of merged captures")]
 mod truth;
-#[path = "../common/wire.rs"]
-mod wire;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../common/two_hosts/mod.rs"]
+mod two_hosts;
 mod world;
 
 use std::collections::BTreeSet;
@@ -43,6 +44,7 @@ use roce::analysis::RetransmissionCause;
 
 use check::tally::Tally;
 use plan::Scenario;
+use two_hosts::wire;
 
 /// The capture points whose captures are analyzed, alone and together: A, the switch, B.
 const VIEWS: [&[usize]; 5] = [&[0], &[1], &[2], &[0, 2], &[0, 1, 2]];

@@ -2,13 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use roce::analysis::{
-    Analysis, Config, Connection, LossNote, Message, PacketFacts, PacketNote, Report, Sink,
-};
-use roce::capture::{PcapWriter, Reader};
-use roce::decode::Decoder;
-use roce::wire::{Gid, LinkType, ROCE_PORT};
+use roce::analysis::{Connection, LossNote, Message, PacketNote, Report};
+use roce::wire::Gid;
 
+use super::recorder::{Recorder, analyze_merged};
 use super::truth::{Captured, Truth};
 
 /// Results of an analysis.
@@ -23,64 +20,19 @@ pub struct Observed<'t> {
     pub report: Report,
 }
 
-#[derive(Default)]
-struct Log {
-    notes: BTreeMap<u64, PacketNote>,
-    losses: Vec<LossNote>,
-    messages: Vec<Message>,
-}
-
-impl Sink for Log {
-    fn packet(&mut self, facts: &PacketFacts, note: &PacketNote) {
-        assert!(self.notes.insert(facts.frame, *note).is_none(), "frame {} twice", facts.frame);
-    }
-
-    fn loss(&mut self, note: &LossNote) {
-        self.losses.push(*note);
-    }
-
-    fn message(&mut self, message: &Message) {
-        self.messages.push(message.clone());
-    }
-}
-
-/// The frames of one point, through a capture file in memory.
-fn facts_of(captured: &[Captured], file: u16) -> Vec<PacketFacts> {
-    let mut writer = PcapWriter::new(Vec::new(), LinkType::RAW).unwrap();
-    for frame in captured {
-        writer.write(frame.time, frame.bytes.len() as u32, &frame.bytes).unwrap();
-    }
-    let bytes = writer.into_inner();
-    let mut reader = Reader::new(bytes.as_slice()).unwrap();
-    let mut decoder = Decoder::new(ROCE_PORT);
-    let mut all = Vec::new();
-    while let Some(record) = reader.next().unwrap() {
-        all.push(PacketFacts::new(&decoder.decode(&record), file).unwrap());
-    }
-    all
-}
-
 /// Analyzes the captures of these points.
 pub fn observe<'t>(truth: &'t Truth, points: &[usize]) -> Observed<'t> {
-    let mut all: Vec<(PacketFacts, usize, &Captured)> = Vec::new();
-    for (file, &point) in points.iter().enumerate() {
-        let captured = &truth.captured[point];
-        let facts = facts_of(captured, file as u16);
-        assert_eq!(facts.len(), captured.len());
-        all.extend(facts.into_iter().zip(captured).map(|(facts, frame)| (facts, point, frame)));
+    let files = points.iter().map(|&point| ["a", "switch", "b"][point].to_owned()).collect();
+    let (mut frames, mut packets) = (Vec::new(), Vec::new());
+    for frame in truth.merged(points) {
+        frames.push((frame.point, frame.captured));
+        packets.push(frame.facts);
     }
-    all.sort_by_key(|(facts, ..)| (facts.time, facts.file));
-    let mut config = Config::default();
-    config.files = points.iter().map(|&point| ["a", "switch", "b"][point].to_owned()).collect();
-    let (mut analysis, mut log) = (Analysis::new(config), Log::default());
-    let mut frames = Vec::with_capacity(all.len());
-    for (number, (facts, point, captured)) in all.into_iter().enumerate() {
-        let facts = PacketFacts { frame: number as u64 + 1, ..facts };
-        analysis.handle_packet(&facts, &mut log);
-        frames.push((point, captured));
+    let (report, Recorder { packets, losses, messages }) = analyze_merged(files, packets);
+    let mut notes = BTreeMap::new();
+    for (facts, note) in packets {
+        assert!(notes.insert(facts.frame, note).is_none(), "frame {} twice", facts.frame);
     }
-    let report = analysis.finish(&mut log);
-    let Log { notes, losses, messages } = log;
     Observed { points: points.to_vec(), frames, notes, losses, messages, report }
 }
 

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use roce::link::fault::Action;
-use roce::verbs::{Mtu, QpType};
+use roce::time::Instant;
+use roce::verbs::QpType;
 use roce::wire::Operation;
 
+use super::two_hosts::pair::PairAttr;
+use super::two_hosts::schedule::Schedule;
 use super::wire::Hop;
 
 /// Two hosts, A and B, a switch between them, connections, work, and faults by rule.
@@ -26,21 +29,21 @@ pub struct Scenario {
 #[derive(Clone, Debug)]
 pub struct Connection {
     pub kind: QpType,
-    pub mtu: Mtu,
-    /// First PSN of each side's requests.
-    pub psns: [u32; 2],
-    /// Exponent of the retransmission timeout.
-    pub timeout: u32,
-    pub retry_count: u32,
-    pub rnr_retry: u32,
-    pub rnr_timer: u32,
-    /// READs and ATOMICs that each side may have in flight.
-    pub reads: u8,
+    pub attr: PairAttr,
     /// Work that each side posts.
     pub work: [Vec<Post>; 2],
     /// Times at which each side posts the receives for the peer's messages, one time for each; the
     /// last time serves for the rest.
     pub receives: [Vec<Duration>; 2],
+}
+
+impl Connection {
+    /// Times at which a side posts its work, and a receive for each message that takes one.
+    pub fn schedule(&self, side: usize, start: Instant) -> Schedule {
+        let taking = self.work[1 - side].iter().filter(|post| post.op.takes_receive()).count();
+        let sends = self.work[side].iter().map(|post| post.at);
+        Schedule::new(start, sends, &self.receives[side], taking)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -1,11 +1,13 @@
 //! The truth about a scenario: every transmission, every fault, every sighting, as the harness saw
 //! it.
 
-use roce::analysis::RetransmissionCause;
+use roce::analysis::{PacketFacts, RetransmissionCause};
+use roce::capture::{PcapWriter, Reader};
+use roce::decode::Decoder;
 use roce::link::fault::Action;
 use roce::time::Instant;
 use roce::verbs::WcStatus;
-use roce::wire::Opcode;
+use roce::wire::{LinkType, Opcode, ROCE_PORT};
 
 use super::plan::{Class, Op};
 use super::wire::Hop;
@@ -136,4 +138,42 @@ pub struct Truth {
     pub counters: [[u64; 4]; 2],
     /// Queue pair numbers by connection and side.
     pub qpns: Vec<[u32; 2]>,
+}
+
+/// A frame of the captures of several points.
+pub struct Merged<'t> {
+    pub point: usize,
+    pub captured: &'t Captured,
+    pub facts: PacketFacts,
+    /// Bytes from the BTH to the last pad byte.
+    pub packet: Vec<u8>,
+}
+
+impl Truth {
+    /// The frames of some points by time, each read from a capture file in memory.
+    pub fn merged(&self, points: &[usize]) -> Vec<Merged<'_>> {
+        let mut all = Vec::new();
+        for (file, &point) in points.iter().enumerate() {
+            let captured = &self.captured[point];
+            let mut writer = PcapWriter::new(Vec::new(), LinkType::RAW).unwrap();
+            for frame in captured {
+                writer.write(frame.time, frame.bytes.len() as u32, &frame.bytes).unwrap();
+            }
+            let bytes = writer.into_inner();
+            let mut reader = Reader::new(bytes.as_slice()).unwrap();
+            let mut decoder = Decoder::new(ROCE_PORT);
+            for captured in captured {
+                let record = reader.next().unwrap().expect("as many as were written");
+                let context = decoder.decode(&record);
+                let packet = context.frame.packet().unwrap().bytes().to_vec();
+                let facts = PacketFacts::new(&context, file as u16).unwrap();
+                all.push(Merged { point, captured, facts, packet });
+            }
+        }
+        all.sort_by_key(|frame| (frame.facts.time, frame.facts.file));
+        for (number, frame) in (1..).zip(&mut all) {
+            frame.facts.frame = number;
+        }
+        all
+    }
 }

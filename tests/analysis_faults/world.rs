@@ -4,25 +4,27 @@ use std::time::Duration;
 
 use roce::analysis::RetransmissionCause;
 use roce::engine::{
-    Batch, Config, Counter, CqHandle, Engine, MrAttr, MrHandle, PdHandle, QpCreate, QpHandle,
-    Received,
+    Batch, Config, Counter, CqHandle, Engine, MrAttr, MrHandle, PdHandle, QpHandle, Received,
 };
 use roce::link::fault::{Action, Direction, Rule, Rules};
 use roce::memory::Buffer;
 use roce::time::Instant;
 use roce::verbs::{
-    Access, AckTimeout, AhAttr, Data, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr,
-    RetryCount, RnrRetry, SendOp, SendWr, Sge, Target, UdTarget, Wc, WrId,
+    Access, AhAttr, Data, QpAttr, QpState, QpType, RecvWr, SendOp, SendWr, Sge, Target, UdTarget,
+    Wc, WrId,
 };
-use roce::wire::aeth::{Answer, RnrTimer};
+use roce::wire::aeth::Answer;
 use roce::wire::{
-    Bits, BthRepr, DethRepr, Gid, ICRC_ROOM, Opcode, Operation, Packet, Path, Psn, QKey, Qpn, RKey,
+    BthRepr, DethRepr, Gid, ICRC_ROOM, Opcode, Operation, Packet, Path, Psn, QKey, Qpn, RKey,
 };
 
-use super::plan::{Class, FaultRule, Op, Scenario};
+use super::plan::{Class, FaultRule, Op, Post, Scenario};
 use super::truth::{Captured, Completed, Injected, Transmission, Truth, WITNESS};
+use super::two_hosts::pair::{REMOTE, create_qp};
+use super::two_hosts::world::{Net, World as _};
+use super::two_hosts::{frames, world};
 pub use super::wire::HOP_DELAY;
-use super::wire::{Hop, InFlight, Wire, gid, sealed};
+use super::wire::{Hop, InFlight, gid, sealed};
 
 const BUFFER: usize = 1 << 17;
 
@@ -47,8 +49,6 @@ struct Side {
     qp: QpHandle,
     cq: CqHandle,
     qpn: Qpn,
-    posted: usize,
-    received: usize,
     target: Target,
     remote: (u64, RKey),
     requester: Requester,
@@ -73,9 +73,8 @@ pub struct World<'s> {
     sides: Vec<[Side; 2]>,
     /// Fault rules by hop.
     rules: [Rules; 2],
-    /// Packets on the way, each with the number of its transmission.
-    wire: Wire<usize>,
-    now: Instant,
+    /// The note of a packet is the number of its transmission.
+    net: Net<usize>,
     start: Instant,
     truth: Truth,
 }
@@ -83,14 +82,8 @@ pub struct World<'s> {
 /// Runs a scenario to its end.
 pub fn run(scenario: &Scenario) -> Truth {
     let mut world = World::new(scenario);
-    for _ in 0..STEPS_MAX {
-        world.post();
-        world.transmit();
-        let Some(next) = world.next() else { return world.finish() };
-        world.now = world.now.max(next);
-        world.step();
-    }
-    panic!("{}: it never ends", scenario.name);
+    assert!(world.run(STEPS_MAX), "{}: it never ends", scenario.name);
+    world.finish()
 }
 
 fn host(number: u16, ipv6: bool) -> Host {
@@ -103,8 +96,7 @@ fn host(number: u16, ipv6: bool) -> Host {
     // Packets with the same headers shall differ.
     let bytes: Vec<u8> = (0..BUFFER).map(|at| (at.wrapping_mul(0x9e37) >> 7) as u8).collect();
     buffer.write(0, &bytes).unwrap();
-    let access =
-        Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let access = Access::LOCAL_WRITE | REMOTE;
     let attr = MrAttr { region: buffer.region(), base: 0, access };
     let mr = engine.register(pd, attr).unwrap();
     Host { engine, gid, pd, _buffer: buffer, mr, batch: Batch::new(64) }
@@ -119,8 +111,7 @@ impl<'s> World<'s> {
             hosts,
             sides: Vec::new(),
             rules: Default::default(),
-            wire: Wire::default(),
-            now: start,
+            net: Net::new(start),
             start,
             truth: Truth::default(),
         };
@@ -142,7 +133,7 @@ impl<'s> World<'s> {
     fn rule(&self, fault: &FaultRule) -> Rule {
         let FaultRule { connection, requester, class, offset, nth, action, .. } = *fault;
         let to = if class == Class::Request { 1 - requester } else { requester };
-        let first = Psn::new(self.scenario.connections[connection].psns[requester]);
+        let first = Psn::new(self.scenario.connections[connection].attr.psns[requester]);
         Rule::new(action)
             .qp(self.sides[connection][to].qpn)
             .psn(first.plus(offset))
@@ -182,17 +173,7 @@ impl<'s> World<'s> {
         let plan = &self.scenario.connections[index];
         let made = [0, 1].map(|side| {
             let Host { engine, pd, .. } = &mut self.hosts[side];
-            let cq = engine.create_cq(4096).unwrap();
-            let cap = QpCap {
-                max_send_wr: 512,
-                max_recv_wr: 512,
-                max_send_sge: 1,
-                max_recv_sge: 1,
-                max_inline_data: 0,
-            };
-            let init = QpInitAttr { qp_type: plan.kind, cap, sq_sig_all: true };
-            let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
-            let qp = engine.create_qp(*pd, create).unwrap();
+            let (qp, cq) = create_qp(engine, *pd, plan.kind, None);
             (qp, cq, engine.qp_number(qp).unwrap())
         });
         let sides = [0, 1].map(|side| {
@@ -200,25 +181,8 @@ impl<'s> World<'s> {
             let remote = (0, self.hosts[1 - side].mr.rkey());
             let Host { engine, pd, .. } = &mut self.hosts[side];
             let (qp, cq, qpn) = made[side];
-            let attr = QpAttr {
-                qp_access_flags: Access::LOCAL_WRITE
-                    | Access::REMOTE_WRITE
-                    | Access::REMOTE_READ
-                    | Access::REMOTE_ATOMIC,
-                path_mtu: plan.mtu,
-                dest_qp_num: peer_qpn,
-                rq_psn: Psn::new(plan.psns[1 - side]),
-                sq_psn: Psn::new(plan.psns[side]),
-                qkey: QKey::new(QKEY),
-                ah_attr: AhAttr::new(peer_gid, 0),
-                max_rd_atomic: plan.reads,
-                max_dest_rd_atomic: plan.reads,
-                min_rnr_timer: RnrTimer(Bits::low(plan.rnr_timer)),
-                timeout: AckTimeout(Bits::low(plan.timeout)),
-                retry_cnt: RetryCount(Bits::low(plan.retry_count)),
-                rnr_retry: RnrRetry(Bits::low(plan.rnr_retry)),
-                ..QpAttr::default()
-            };
+            let attr = plan.attr.of_side(side, peer_gid, peer_qpn);
+            let attr = QpAttr { qkey: QKey::new(QKEY), ..attr };
             engine.bring_up(qp, QpState::Rts, &attr).unwrap();
             let target = if plan.kind == QpType::Ud {
                 let ah = engine.create_ah(*pd, AhAttr::new(peer_gid, 0)).unwrap();
@@ -226,9 +190,9 @@ impl<'s> World<'s> {
             } else {
                 Target::Peer
             };
-            let requester = Requester::default();
-            Side { qp, cq, qpn, posted: 0, received: 0, target, remote, requester }
+            Side { qp, cq, qpn, target, remote, requester: Requester::default() }
         });
+        self.net.schedules.push([0, 1].map(|side| plan.schedule(side, self.start)));
         self.truth.qpns.push([sides[0].qpn.get(), sides[1].qpn.get()]);
         self.sides.push(sides);
         for (requester, work) in plan.work.iter().enumerate() {
@@ -243,148 +207,6 @@ impl<'s> World<'s> {
         }
     }
 
-    fn is_time(&self, at: Duration) -> bool {
-        self.start.saturating_add(at) <= self.now
-    }
-
-    /// Posts what is due.
-    fn post(&mut self) {
-        for index in 0..self.sides.len() {
-            for side in [0, 1] {
-                self.post_receives(index, side);
-                let plan = &self.scenario.connections[index].work[side];
-                while let Some(post) = plan.get(self.sides[index][side].posted).copied()
-                    && self.is_time(post.at)
-                {
-                    self.post_one(index, side, post.op, post.len);
-                }
-            }
-        }
-    }
-
-    fn post_receives(&mut self, index: usize, side: usize) {
-        let plan = &self.scenario.connections[index];
-        let taking = plan.work[1 - side].iter().filter(|post| post.op.takes_receive()).count();
-        let times = &plan.receives[side];
-        while let received = self.sides[index][side].received
-            && received < taking
-            && let at = times.get(received).or_else(|| times.last()).copied()
-            && at.is_none_or(|at| self.is_time(at))
-        {
-            let Host { engine, mr, .. } = &mut self.hosts[side];
-            let here = &mut self.sides[index][side];
-            let sge = Sge { addr: BUFFER as u64 / 2, length: 1 << 15, lkey: mr.lkey() };
-            let id = WrId(1 << 32 | received as u64);
-            engine.post_recv(here.qp, &RecvWr { id, sges: &[sge] }).unwrap();
-            here.received += 1;
-        }
-    }
-
-    fn post_one(&mut self, index: usize, side: usize, op: Op, len: u32) {
-        let Host { engine, mr, .. } = &mut self.hosts[side];
-        let here = &mut self.sides[index][side];
-        // What is written lies behind all that is sent, so that a retransmission finds its bytes as
-        // they were.
-        let (remote_addr, rkey) = (here.remote.0 + WRITTEN, here.remote.1);
-        let is_answered = matches!(op, Op::Read | Op::CompareSwap | Op::FetchAdd);
-        let imm = Some([1, 2, 3, 4]);
-        let op = match op {
-            Op::Send => SendOp::Send { imm: None },
-            Op::SendImm => SendOp::Send { imm },
-            Op::Write => SendOp::Write { remote_addr, rkey, imm: None },
-            Op::WriteImm => SendOp::Write { remote_addr, rkey, imm },
-            Op::Read => SendOp::Read { remote_addr, rkey },
-            Op::CompareSwap => SendOp::CompareSwap { remote_addr, rkey, compare: 0, swap: 1 },
-            Op::FetchAdd => SendOp::FetchAdd { remote_addr, rkey, add: 1 },
-            Op::WriteWrongKey => {
-                SendOp::Write { remote_addr, rkey: RKey::new(rkey.get() ^ 0xff_ff00), imm: None }
-            }
-        };
-        // Every message from a place of its own, so that packets differ.
-        let sent = (here.posted as u64 * 520) % (BUFFER as u64 / 8);
-        let addr = if is_answered { BUFFER as u64 / 4 * 3 } else { sent };
-        let sges = [Sge { addr, length: len, lkey: mr.lkey() }];
-        let data = if len == 0 { Data::EMPTY } else { Data::Gather(&sges) };
-        let wr = SendWr { target: here.target, ..SendWr::new(WrId(here.posted as u64), op, data) };
-        engine.post_send(here.qp, &wr, &[]).unwrap();
-        here.posted += 1;
-    }
-
-    /// Returns the time of the next event.
-    fn next(&self) -> Option<Instant> {
-        let timers = self.hosts.iter().filter_map(|host| host.engine.poll_timeout());
-        let arrival = self.wire.next();
-        let plans = self.scenario.connections.iter().zip(&self.sides);
-        let posts = plans.flat_map(|(plan, sides)| {
-            [0, 1].into_iter().flat_map(move |side| {
-                let post = plan.work[side].get(sides[side].posted).map(|post| post.at);
-                let taking = plan.work[1 - side].iter().filter(|post| post.op.takes_receive());
-                let short = sides[side].received < taking.count();
-                let times = &plan.receives[side];
-                let receive = times.get(sides[side].received).or_else(|| times.last()).copied();
-                [post, receive.filter(|_| short)]
-            })
-        });
-        let posts = posts.flatten().map(|at| self.start.saturating_add(at));
-        timers.chain(arrival).chain(posts.filter(|at| *at > self.now)).min()
-    }
-
-    /// Lets one thing happen, so that what an engine emits next is known to come of it.
-    fn step(&mut self) {
-        if let Some(packet) = self.wire.pop(self.now) {
-            return self.arrive(packet);
-        }
-        for host in &mut self.hosts {
-            if host.engine.poll_timeout().is_some_and(|at| at <= self.now) {
-                host.engine.handle_timeout(self.now);
-            }
-        }
-    }
-
-    /// A packet comes to a capture point, and from there on.
-    fn arrive(&mut self, packet: InFlight<usize>) {
-        let at = packet.at.unwrap();
-        self.capture(at, self.now, &packet);
-        match at {
-            1 => self.pass(Hop::second_of(packet.sender), self.now, packet),
-            at => self.deliver(at / 2, &packet),
-        }
-    }
-
-    fn capture(&mut self, point: usize, time: Instant, packet: &InFlight<usize>) {
-        self.truth.captured[point].push(Captured {
-            time,
-            transmission: packet.note,
-            is_copy: packet.is_copy,
-            is_corrupted: packet.is_corrupted,
-            is_marked: packet.is_marked,
-            bytes: packet.bytes.clone(),
-        });
-    }
-
-    /// Sends a packet over a hop, with the faults that are its.
-    fn pass(&mut self, hop: Hop, time: Instant, packet: InFlight<usize>) {
-        let transmission = packet.note;
-        let cut = self.scenario.cut;
-        let is_cut = cut.is_some_and(|(at, cut)| cut == hop && self.is_time_at(at, time));
-        let actions = if is_cut { vec![Action::Drop] } else { self.actions(hop, transmission) };
-        let Truth { transmissions, injected, .. } = &mut self.truth;
-        let arrives = self.wire.pass(hop, time, packet, &actions, |action| {
-            injected.push(Injected { transmission, hop, action });
-            if action == Action::Corrupt {
-                transmissions[transmission].corrupted.get_or_insert(hop);
-            }
-            injected.len().wrapping_mul(0x9e37_79b9)
-        });
-        if !arrives {
-            transmissions[transmission].lost = Some(hop);
-        }
-    }
-
-    fn is_time_at(&self, at: Duration, time: Instant) -> bool {
-        self.start.saturating_add(at) <= time
-    }
-
     /// Returns the actions of the rules on a packet that passes a hop.
     fn actions(&mut self, hop: Hop, number: usize) -> Vec<Action> {
         // What was sent, whatever a hop before has done to it.
@@ -397,82 +219,17 @@ impl<'s> World<'s> {
         actions
     }
 
-    /// Hands a packet to an engine, and learns what it makes the requester do.
-    fn deliver(&mut self, to: usize, packet: &InFlight<usize>) {
-        if packet.is_corrupted {
-            return;
-        }
-        let number = packet.note;
-        let connection = self.truth.transmissions[number].connection;
-        self.truth.transmissions[number].delivered = true;
-        let ip_len = if packet.bytes[0] >> 4 == 4 { 20 } else { 40 };
-        let (ip, rest) = packet.bytes.split_at(ip_len);
-        let (udp, rest) = rest.split_at(8);
-        let Host { engine, .. } = &mut self.hosts[to];
-        let before = counts(engine);
-        let received = Received {
-            source: self.hosts[1 - to].gid,
-            destination: self.hosts[to].gid,
-            source_port: u16::from_be_bytes([udp[0], udp[1]]),
-            ecn: if packet.is_marked { 3 } else { 0 },
-            network: ip,
-            packet: &rest[..rest.len() - ICRC_ROOM],
-            payload: None,
-        };
-        let Host { engine, .. } = &mut self.hosts[to];
-        engine.handle_packet(self.now, &received);
-        let after = counts(engine);
-        let requester = &mut self.sides[connection][to].requester;
-        let [_, sequence, implied, rnr, retries] = [0, 1, 2, 3, 4].map(|at| after[at] > before[at]);
-        if retries && implied {
-            requester.pending = Some(RetransmissionCause::ImpliedNak);
-        } else if retries && sequence {
-            requester.pending = Some(RetransmissionCause::SequenceNak);
-        } else if rnr && !implied {
-            requester.pending = Some(RetransmissionCause::Rnr);
-        }
-    }
-
-    /// Takes what the engines emit.
-    fn transmit(&mut self) {
-        for from in [0, 1] {
-            loop {
-                let Host { engine, batch, .. } = &mut self.hosts[from];
-                batch.clear();
-                if engine.poll_transmit(self.now, batch) == 0 {
-                    break;
-                }
-                let mut packets = Vec::new();
-                batch.for_each_mut(|path, packet| packets.push(sealed(path, packet)));
-                for bytes in packets {
-                    self.emit(from, bytes);
-                }
-            }
-            for sides in &mut self.sides {
-                // What a NAK asks for is retransmitted at once, or not at all.
-                let requester = &mut sides[from].requester;
-                if requester.pending != Some(RetransmissionCause::Rnr) {
-                    requester.pending = None;
-                }
-            }
-            self.poll(from);
-        }
-    }
-
     fn emit(&mut self, from: usize, bytes: Vec<u8>) {
-        let time = self.wire.leave(from, self.now, bytes.len());
+        let time = self.net.wire.leave(from, self.net.now, bytes.len());
         let transmission = self.understand(from, time, &bytes);
         self.truth.transmissions.push(transmission);
         let number = self.truth.transmissions.len() - 1;
-        let packet = InFlight::new(from, bytes, number);
-        self.capture(from * 2, time, &packet);
-        self.pass(Hop::first_of(from), time, packet);
+        self.depart(time, InFlight::new(from, bytes, number));
     }
 
     /// Describes a packet that an engine emitted.
     fn understand(&mut self, from: usize, time: Instant, bytes: &[u8]) -> Transmission {
-        let start = if bytes[0] >> 4 == 4 { 28 } else { 48 };
-        let packet = Packet::parse(&bytes[start..bytes.len() - ICRC_ROOM]).unwrap();
+        let packet = Packet::parse(frames::transport(bytes)).unwrap();
         let bth = packet.bth();
         let (opcode, info) = (bth.opcode(), packet.info().unwrap());
         let to = bth.dest_qp();
@@ -482,7 +239,7 @@ impl<'s> World<'s> {
         let plan = &self.scenario.connections[connection];
         let psns = match (info.operation, packet.reth()) {
             (Operation::ReadRequest, Some(reth)) => {
-                let mtu = plan.mtu.bytes() as u32;
+                let mtu = plan.attr.mtu.bytes() as u32;
                 reth.dma_len().div_ceil(mtu).max(1)
             }
             _ => 1,
@@ -490,7 +247,8 @@ impl<'s> World<'s> {
         let space = if class == Class::Request { from } else { 1 - from };
         let requester = &mut self.sides[connection][space].requester;
         let psn = bth.psn();
-        let ahead = psn.since(Psn::new(plan.psns[space]).plus((requester.next & 0xff_ffff) as u32));
+        let ahead =
+            psn.since(Psn::new(plan.attr.psns[space]).plus((requester.next & 0xff_ffff) as u32));
         let sequence = requester.next.saturating_add_signed(ahead.into());
         let (mut cause, mut rewinds) = (None, false);
         if class == Class::Request {
@@ -545,7 +303,7 @@ impl<'s> World<'s> {
     }
 
     fn finish(mut self) -> Truth {
-        self.witness(self.now.max(self.start).saturating_add(Duration::from_millis(300)));
+        self.witness(self.net.now.max(self.start).saturating_add(Duration::from_millis(300)));
         for (side, host) in self.hosts.iter().enumerate() {
             let counts = counts(&host.engine);
             self.truth.counters[side] = [counts[0], counts[1], counts[2], counts[3]];
@@ -559,6 +317,151 @@ impl<'s> World<'s> {
             }
         }
         self.truth
+    }
+}
+
+impl world::World for World<'_> {
+    type Note = usize;
+
+    fn net(&mut self) -> &mut Net<usize> {
+        &mut self.net
+    }
+
+    fn engines(&mut self) -> [&mut Engine; 2] {
+        self.hosts.each_mut().map(|host| &mut host.engine)
+    }
+
+    fn post_send(&mut self, connection: usize, side: usize, number: usize) {
+        let Post { op, len, .. } = self.scenario.connections[connection].work[side][number];
+        let Host { engine, mr, .. } = &mut self.hosts[side];
+        let here = &self.sides[connection][side];
+        // What is written lies behind all that is sent, so that a retransmission finds its bytes as
+        // they were.
+        let (remote_addr, rkey) = (here.remote.0 + WRITTEN, here.remote.1);
+        let is_answered = matches!(op, Op::Read | Op::CompareSwap | Op::FetchAdd);
+        let imm = Some([1, 2, 3, 4]);
+        let op = match op {
+            Op::Send => SendOp::Send { imm: None },
+            Op::SendImm => SendOp::Send { imm },
+            Op::Write => SendOp::Write { remote_addr, rkey, imm: None },
+            Op::WriteImm => SendOp::Write { remote_addr, rkey, imm },
+            Op::Read => SendOp::Read { remote_addr, rkey },
+            Op::CompareSwap => SendOp::CompareSwap { remote_addr, rkey, compare: 0, swap: 1 },
+            Op::FetchAdd => SendOp::FetchAdd { remote_addr, rkey, add: 1 },
+            Op::WriteWrongKey => {
+                SendOp::Write { remote_addr, rkey: RKey::new(rkey.get() ^ 0xff_ff00), imm: None }
+            }
+        };
+        // Every message from a place of its own, so that packets differ.
+        let sent = (number as u64 * 520) % (BUFFER as u64 / 8);
+        let addr = if is_answered { BUFFER as u64 / 4 * 3 } else { sent };
+        let sges = [Sge { addr, length: len, lkey: mr.lkey() }];
+        let data = if len == 0 { Data::EMPTY } else { Data::Gather(&sges) };
+        let wr = SendWr { target: here.target, ..SendWr::new(WrId(number as u64), op, data) };
+        engine.post_send(here.qp, &wr, &[]).unwrap();
+    }
+
+    fn post_receive(&mut self, connection: usize, side: usize, number: usize) {
+        let Host { engine, mr, .. } = &mut self.hosts[side];
+        let sge = Sge { addr: BUFFER as u64 / 2, length: 1 << 15, lkey: mr.lkey() };
+        let wr = RecvWr { id: WrId(1 << 32 | number as u64), sges: &[sge] };
+        engine.post_recv(self.sides[connection][side].qp, &wr).unwrap();
+    }
+
+    fn transmit(&mut self) {
+        for from in [0, 1] {
+            loop {
+                let Host { engine, batch, .. } = &mut self.hosts[from];
+                batch.clear();
+                if engine.poll_transmit(self.net.now, batch) == 0 {
+                    break;
+                }
+                let mut packets = Vec::new();
+                batch.for_each_mut(|path, packet| packets.push(sealed(path, packet)));
+                for bytes in packets {
+                    self.emit(from, bytes);
+                }
+            }
+            for sides in &mut self.sides {
+                // What a NAK asks for is retransmitted at once, or not at all.
+                let requester = &mut sides[from].requester;
+                if requester.pending != Some(RetransmissionCause::Rnr) {
+                    requester.pending = None;
+                }
+            }
+            self.poll(from);
+        }
+    }
+
+    /// One thing at a time, so that the cause of what an engine emits next is known.
+    fn step(&mut self) {
+        if !self.arrive() {
+            self.handle_timeouts();
+        }
+    }
+
+    fn capture(&mut self, point: usize, time: Instant, packet: &InFlight<usize>) {
+        self.truth.captured[point].push(Captured {
+            time,
+            transmission: packet.note,
+            is_copy: packet.is_copy,
+            is_corrupted: packet.is_corrupted,
+            is_marked: packet.is_marked,
+            bytes: packet.bytes.clone(),
+        });
+    }
+
+    fn pass(&mut self, hop: Hop, time: Instant, packet: InFlight<usize>) {
+        let transmission = packet.note;
+        let cut = self.scenario.cut;
+        let is_cut =
+            cut.is_some_and(|(at, cut)| cut == hop && self.start.saturating_add(at) <= time);
+        let actions = if is_cut { vec![Action::Drop] } else { self.actions(hop, transmission) };
+        let Truth { transmissions, injected, .. } = &mut self.truth;
+        let arrives = self.net.wire.pass(hop, time, packet, &actions, |action| {
+            injected.push(Injected { transmission, hop, action });
+            if action == Action::Corrupt {
+                transmissions[transmission].corrupted.get_or_insert(hop);
+            }
+            injected.len().wrapping_mul(0x9e37_79b9)
+        });
+        if !arrives {
+            transmissions[transmission].lost = Some(hop);
+        }
+    }
+
+    /// Notes what the packet makes the requester do.
+    fn deliver(&mut self, to: usize, packet: &InFlight<usize>) {
+        if packet.is_corrupted {
+            return;
+        }
+        let number = packet.note;
+        let connection = self.truth.transmissions[number].connection;
+        self.truth.transmissions[number].delivered = true;
+        let (ip, rest) = packet.bytes.split_at(frames::network_len(&packet.bytes));
+        let Host { engine, .. } = &mut self.hosts[to];
+        let before = counts(engine);
+        let received = Received {
+            source: self.hosts[1 - to].gid,
+            destination: self.hosts[to].gid,
+            source_port: u16::from_be_bytes([rest[0], rest[1]]),
+            ecn: if packet.is_marked { 3 } else { 0 },
+            network: ip,
+            packet: frames::transport(&packet.bytes),
+            payload: None,
+        };
+        let Host { engine, .. } = &mut self.hosts[to];
+        engine.handle_packet(self.net.now, &received);
+        let after = counts(engine);
+        let requester = &mut self.sides[connection][to].requester;
+        let [_, sequence, implied, rnr, retries] = [0, 1, 2, 3, 4].map(|at| after[at] > before[at]);
+        if retries && implied {
+            requester.pending = Some(RetransmissionCause::ImpliedNak);
+        } else if retries && sequence {
+            requester.pending = Some(RetransmissionCause::SequenceNak);
+        } else if rnr && !implied {
+            requester.pending = Some(RetransmissionCause::Rnr);
+        }
     }
 }
 

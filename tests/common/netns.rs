@@ -81,7 +81,7 @@ pub fn wire(mtu: usize) -> (Host, Host) {
     wire_of(mtu, 1)
 }
 
-/// Two machines with a wire between them, whose interfaces have so many queues each way.
+/// Two machines with a wire between them, whose interfaces have this number of queues each way.
 #[track_caller]
 pub fn wire_of(mtu: usize, queues: u32) -> (Host, Host) {
     let (a, b) = (Host::new("left", 1), Host::new("right", 2));
@@ -133,7 +133,7 @@ pub fn meet_v4(a: &Host, b: &Host) {
 }
 
 /// Waits until datagrams pass: an interface that has just been switched on loses what is sent,
-/// without a word, and one that does not know its neighbor yet holds back only so much.
+/// without a word, and one that does not know its neighbor yet holds back only a few.
 #[track_caller]
 fn meet(a: &Host, from: SocketAddr, b: &Host, to: SocketAddr) {
     let bind = |address| UdpSocket::bind(address).unwrap();

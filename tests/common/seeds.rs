@@ -22,23 +22,34 @@ fn range(default: u64) -> Range<u64> {
     }
 }
 
-/// Runs `test` for the `known` seeds and for those that the environment asks for. Fails with the
-/// numbers of the seeds for which it returns what is wrong, and prints that.
-pub fn run(default: u64, known: &[u64], test: impl Fn(u64) -> Vec<String> + Sync) {
-    let seeds: Vec<u64> = known.iter().copied().chain(range(default)).collect();
-    let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+/// Calls `test` with the `known` seeds and those that the environment asks for, on two threads.
+/// Returns their number.
+pub fn for_each(default: u64, known: &[u64], test: impl Fn(u64) + Sync) -> usize {
+    let range = range(default);
+    let others = known.iter().copied().filter(|seed| !range.contains(seed));
+    let seeds: Vec<u64> = others.chain(range.clone()).collect();
+    let next = AtomicUsize::new(0);
     let run = || {
         while let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let wrong = test(seed);
-            if !wrong.is_empty() {
-                println!("seed {seed}: {} wrong:\n{}", wrong.len(), wrong.join("\n"));
-                failed.lock().unwrap().push(seed);
-            }
+            test(seed);
         }
     };
     std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(run))));
+    seeds.len()
+}
+
+/// Runs `test` for the `known` seeds and for those that the environment asks for. Fails with the
+/// numbers of the seeds for which it returns what is wrong, and prints that.
+pub fn run(default: u64, known: &[u64], test: impl Fn(u64) -> Vec<String> + Sync) {
+    let failed = Mutex::new(Vec::new());
+    let all = for_each(default, known, |seed| {
+        let wrong = test(seed);
+        if !wrong.is_empty() {
+            println!("seed {seed}: {} wrong:\n{}", wrong.len(), wrong.join("\n"));
+            failed.lock().unwrap().push(seed);
+        }
+    });
     let failed = failed.into_inner().unwrap();
-    let (bad, all) = (failed.len(), seeds.len());
-    assert!(failed.is_empty(), "of {all} seeds {bad} failed: {failed:?}");
+    assert!(failed.is_empty(), "of {all} seeds {} failed: {failed:?}", failed.len());
     println!("{all} seeds");
 }

@@ -184,7 +184,7 @@ fn request_waits_for_its_listener() {
             }
         }
     }
-    // Only so many wait; the others are refused at once.
+    // As many wait as the backlog holds; the others are refused at once.
     let mut server = Node::with_config(config, 2, device);
     for number in 1..=300 {
         let mut client = Node::new(number, Device::new(number, Ipv4Addr::new(10, 9, 0, 1).into()));

@@ -147,7 +147,7 @@ fn read(p: &Pair, rkey: RKey) -> SendOp {
     SendOp::Read { remote_addr: p.b.buffer.addr(), rkey }
 }
 
-/// An atomic so many bytes into the peer's buffer, with a bad key.
+/// An atomic at an offset of the peer's buffer, with a bad key.
 fn add(p: &Pair, offset: u64) -> SendOp {
     SendOp::FetchAdd { remote_addr: p.b.buffer.addr() + offset, rkey: BAD, add: 1 }
 }

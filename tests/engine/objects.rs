@@ -258,7 +258,7 @@ fn programs_in_c_get_the_numbers_they_know() {
     assert_eq!(Script::rc().engine.config().port_mtu, Mtu::M4096);
 }
 
-/// An engine that may promise so many bytes, with a domain and a completion queue.
+/// An engine that may promise a number of bytes, with a domain and a completion queue.
 fn frugal(bytes: u64) -> (Engine, roce::engine::PdHandle, roce::engine::CqHandle) {
     let mut config = Config::new(own_gid());
     config.limits.bytes = bytes;

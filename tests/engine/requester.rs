@@ -318,7 +318,7 @@ fn after_a_loss_one_read_is_retransmitted_at_a_time() {
     s.at(TIMEOUT);
     let again = s.expect_count(2);
     assert_eq!(again[1].bth.psn.get(), SQ + 1);
-    // Something comes of it: the other may follow.
+    // The retransmission is answered: the other may follow.
     s.send(response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, SQ + 1, 2).fill(256));
     s.completes(&[(1, OK)]);
     let again = s.expect_count(1);

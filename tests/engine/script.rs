@@ -81,7 +81,7 @@ impl Pkt {
         self
     }
 
-    /// Fills the payload with so many bytes of a pattern.
+    /// Fills the payload with a pattern of this length.
     pub fn fill(self, len: usize) -> Self {
         self.data(&pattern(len))
     }
@@ -516,7 +516,7 @@ impl Script {
         self.expect([]);
     }
 
-    /// Asserts that the engine sends so many packets now.
+    /// Asserts that the engine sends this number of packets now.
     #[track_caller]
     pub fn expect_count(&mut self, count: usize) -> Vec<Pkt> {
         let sent = self.sent();

@@ -92,7 +92,7 @@ fn inject(side: &mut Side, now: roce::time::Instant, port: u16, packet: &[u8]) -
     side.engine.handle_packet(now, &received)
 }
 
-/// Every operation, both ways, in so many rounds: all complete, and the bytes are right.
+/// Every operation, both ways, in several rounds: all complete, and the bytes are right.
 fn works(pair: &mut Pair, rounds: usize) {
     for round in 0..rounds {
         let fill = |side: &Side, at: usize, salt: usize| {
@@ -178,7 +178,7 @@ fn packets_from_another_source_port_do_nothing() {
 #[test]
 fn packets_with_unexpected_psns_or_msns_break_nothing() {
     let mut pair = Pair::new(QpType::Rc, Mtu::M256);
-    // Retries are what a stranger can use up; so many in a row are not worth looking at here.
+    // A stranger can use up retries; this test is not about them.
     let mut dice = Dice(9);
     pair.after = Box::new(move |_, now, side| {
         if !dice.roll().is_multiple_of(4) {

@@ -231,7 +231,7 @@ fn peer_window_is_not_held_by_lost_destroyed_or_waiting_queue_pairs() {
     }
 }
 
-/// Posts a WRITE of so many bytes.
+/// Posts a WRITE of this number of bytes.
 fn write(pair: &mut Pair, qp: QpHandle, len: u32) {
     let sges = [pair.a.sge(0, len)];
     let data = if len == 0 { Data::EMPTY } else { Data::Gather(&sges) };

@@ -1,9 +1,9 @@
 //! Random work on links that lose, double, reorder and damage what is sent, in both directions:
 //! nothing of a reliable connection is lost, doubled or damaged.
 //!
-//! What must come of it needs no model. Messages carry their number; each write has a place of its
-//! own at the peer; reads are of what never changes; and of a counter to which ones are added every
-//! number is seen once.
+//! The expected result needs no model. Messages carry their number; each WRITE has an area of its
+//! own at the peer; READs read memory that never changes; and each value of a counter to which ones
+//! are added is returned once.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;

@@ -100,7 +100,8 @@ fn more_queue_pairs_than_a_filter_holds_are_heard_all_the_same() {
         for (a_qp, one_qp) in [pairs[0], pairs[CHOSEN_MAX], pairs[CHOSEN_MAX + 1]] {
             talk(&a, a_qp, &one, one_qp, 1);
         }
-        // With so many queue pairs its filter passes everything, packets to the other NIC included.
+        // With that number of queue pairs its filter passes everything, packets to the other NIC
+        // included.
         talk(&a, a_two, &two, two_qp, 1);
         sees_others(&one);
         assert_eq!(two.nic.counters().get(Counter::NoQp), 0);

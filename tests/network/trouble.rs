@@ -38,7 +38,7 @@ impl<'s> Stream<'s> {
         }
     }
 
-    /// Goes on until so many more are done.
+    /// Goes on until this number of further requests is done.
     fn run(&mut self, count: u64) {
         for _ in 0..count {
             self.post();

@@ -45,7 +45,7 @@ fn agreement_needs_the_configuration_and_ends_with_reset() {
 
 #[test]
 fn default_sends_the_same_packets_whether_or_not_the_peer_holds_early_ones() {
-    // What a receiver holds is its own affair: the packets that it sends are the standard's.
+    // Holding early packets changes no packet that a receiver sends.
     for mode in [ReceiveMode::Buffer, ReceiveMode::Place] {
         let holds = |config: &mut Config| config.receive = mode;
         let mut line = Line::new([&standard, &holds], false);

@@ -1,10 +1,9 @@
 //! Analysis and replay of captures of selective repeat.
-#![cfg(feature = "replay")]
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use roce::analysis::{Analysis, Config, Message, Outcome, PacketFacts, PacketNote, Report, Sink};
+use roce::analysis::Outcome;
 use roce::capture::{PcapWriter, Reader, Record};
 use roce::decode::Decoder;
 use roce::engine::Counter;
@@ -12,6 +11,7 @@ use roce::replay::{Options, Step, Subject, Verdict, replay_capture};
 use roce::wire::{Gid, LinkType, ROCE_PORT};
 
 use super::line::{Line, MTU, Work, selective};
+use super::recorder::analyze;
 
 /// Returns a capture at the sender of requests on a line that loses data, and the number of packets
 /// that were retransmitted.
@@ -24,45 +24,17 @@ fn capture(work: Work) -> (Vec<u8>, u64) {
     (line.capture.unwrap().into_inner(), retransmitted)
 }
 
-/// Sink that keeps messages, and counts packets that the analysis calls retransmissions.
-#[derive(Default)]
-struct Recorder {
-    messages: Vec<Message>,
-    retransmissions: u64,
-}
-
-impl Sink for Recorder {
-    fn packet(&mut self, _: &PacketFacts, note: &PacketNote) {
-        self.retransmissions += u64::from(note.retransmission.is_some());
-    }
-
-    fn message(&mut self, message: &Message) {
-        self.messages.push(message.clone());
-    }
-}
-
-fn analyze(bytes: &[u8]) -> (Report, Recorder) {
-    let mut capture = Reader::new(bytes).unwrap();
-    let (mut decoder, mut recorder) = (Decoder::new(ROCE_PORT), Recorder::default());
-    let mut analysis = Analysis::new(Config::default());
-    while let Some(record) = capture.next().unwrap() {
-        let facts = PacketFacts::new(&decoder.decode(&record), 0).unwrap();
-        analysis.handle_packet(&facts, &mut recorder);
-    }
-    let report = analysis.finish(&mut recorder);
-    (report, recorder)
-}
-
 #[test]
 fn analysis_sees_that_packets_were_retransmitted_after_sacks_and_all_completed() {
     for work in [Work::Write, Work::Read] {
         let (bytes, retransmitted) = capture(work);
         assert!(retransmitted > 5);
-        let (_, recorder) = analyze(&bytes);
+        let (_, recorder) = analyze(Reader::new(bytes.as_slice()).unwrap());
         let done = recorder.messages.iter().filter(|it| it.outcome == Outcome::Completed).count();
         assert_eq!(done, 60, "{work:?}");
         if work == Work::Write {
-            assert_eq!(recorder.retransmissions, retransmitted, "{work:?}");
+            let noted = recorder.packets.iter().filter(|(_, it)| it.retransmission.is_some());
+            assert_eq!(noted.count() as u64, retransmitted, "{work:?}");
         }
     }
 }

@@ -10,9 +10,14 @@
 )]
 
 mod agreement;
+// The rest needs the library alone, so that it builds in less time.
+#[cfg(feature = "replay")]
 mod captures;
 mod closed_forms;
 mod controllers;
 mod forged;
 mod line;
+#[cfg(feature = "replay")]
+#[path = "../common/recorder.rs"]
+mod recorder;
 mod spraying;

@@ -2,7 +2,7 @@
 //! datagrams.
 #![allow(dead_code, reason = "the tests of the analysis use the rest")]
 
-use super::{dice, wire};
+use super::{dice, two_hosts, wire};
 
 #[path = "../analysis_faults/plan.rs"]
 pub mod plan;

@@ -1,40 +1,20 @@
 //! Queue pairs, shared receive queues and windows of a connection.
 
-use roce::engine::{QpCreate, SrqCreate};
+use roce::engine::SrqCreate;
 use roce::time::Instant;
-use roce::verbs::{
-    Access, AckTimeout, AhAttr, Data, MwBind, MwType, QpAttr, QpCap, QpInitAttr, QpState, QpType,
-    RetryCount, RnrRetry, SendOp, SendWr, Wc, WrId,
-};
-use roce::wire::aeth::RnrTimer;
-use roce::wire::{Bits, Psn, Qpn, RKey};
+use roce::verbs::{Data, MwBind, MwType, QpState, QpType, SendOp, SendWr, Wc, WrId};
+use roce::wire::{Qpn, RKey};
 
 use super::setup::Connection;
+use super::two_hosts::pair::{REMOTE, create_qp};
 use super::world::{Host, Side, WINDOWS, window_base};
-
-const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
 /// Makes both sides of a connection ready to send, with their windows bound.
 pub fn connect(hosts: &mut [Host; 2], plan: &Connection) -> ([Side; 2], [Qpn; 2]) {
     let mut sides = [0, 1].map(|side| create(&mut hosts[side], plan));
     let qpns = [0, 1].map(|side| hosts[side].engine.qp_number(sides[side].qp).unwrap());
     for side in [0, 1] {
-        let peer = hosts[1 - side].gid;
-        let attr = QpAttr {
-            qp_access_flags: Access::LOCAL_WRITE | REMOTE,
-            path_mtu: plan.mtu,
-            dest_qp_num: qpns[1 - side],
-            rq_psn: Psn::new(plan.psns[1 - side]),
-            sq_psn: Psn::new(plan.psns[side]),
-            ah_attr: AhAttr::new(peer, 0),
-            max_rd_atomic: plan.reads,
-            max_dest_rd_atomic: plan.reads,
-            min_rnr_timer: RnrTimer(Bits::low(plan.rnr_timer)),
-            timeout: AckTimeout(Bits::low(plan.timeout)),
-            retry_cnt: RetryCount(Bits::low(plan.retry_count)),
-            rnr_retry: RnrRetry(Bits::low(plan.rnr_retry)),
-            ..QpAttr::default()
-        };
+        let attr = plan.attr.of_side(side, hosts[1 - side].gid, qpns[1 - side]);
         let Host { engine, .. } = &mut hosts[side];
         engine.bring_up(sides[side].qp, QpState::Rts, &attr).unwrap();
         sides[side].windows =
@@ -45,21 +25,11 @@ pub fn connect(hosts: &mut [Host; 2], plan: &Connection) -> ([Side; 2], [Qpn; 2]
 
 fn create(host: &mut Host, plan: &Connection) -> Side {
     let Host { engine, domains, .. } = host;
-    let cq = engine.create_cq(4096).unwrap();
     let srq = plan.shares_receives.then(|| {
         let create = SrqCreate { max_wr: 512, max_sge: 1, limit: 0, xrc: None };
         engine.create_srq(domains[plan.domain], create).unwrap()
     });
-    let cap = QpCap {
-        max_send_wr: 512,
-        max_recv_wr: if srq.is_some() { 0 } else { 512 },
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        max_inline_data: 0,
-    };
-    let init = QpInitAttr { qp_type: QpType::Rc, cap, sq_sig_all: true };
-    let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq, xrcd: None };
-    let qp = engine.create_qp(domains[plan.domain], create).unwrap();
+    let (qp, cq) = create_qp(engine, domains[plan.domain], QpType::Rc, srq);
     Side::new(qp, cq, srq)
 }
 

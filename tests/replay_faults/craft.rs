@@ -71,7 +71,7 @@ pub fn with_psn(packet: &[u8], psn: u32) -> Vec<u8> {
     changed(packet, |bytes| set24(&mut bytes[9..12], psn & 0xff_ffff))
 }
 
-/// Moves the PSN by so much.
+/// Adds to the PSN.
 pub fn psn_moved(packet: &[u8], by: i32) -> Vec<u8> {
     with_psn(packet, psn(packet).wrapping_add_signed(by))
 }
@@ -81,7 +81,7 @@ pub fn with_msn(packet: &[u8], msn: u32) -> Vec<u8> {
     changed(packet, |bytes| set24(&mut bytes[13..16], msn & 0xff_ffff))
 }
 
-/// Moves the MSN by so much.
+/// Adds to the MSN.
 pub fn msn_moved(packet: &[u8], by: i32) -> Vec<u8> {
     with_msn(packet, msn(packet).wrapping_add_signed(by))
 }

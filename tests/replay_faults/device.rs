@@ -82,7 +82,7 @@ pub struct Device {
     pub incoming: Option<Hook>,
 }
 
-/// Rewrites the n-th packet (from 1) that the engine emits and that is such a one.
+/// Rewrites the n-th packet (from 1) that the engine emits and that `which` matches.
 pub fn nth_out(
     which: fn(&Packet<'_>) -> bool,
     nth: usize,

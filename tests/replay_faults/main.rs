@@ -7,9 +7,9 @@
 //! replay of each capture ([`verdicts`]) must find the flaw, at a packet that shows it, under the
 //! right rule, and nothing else; and must find nothing in captures of engines without flaw.
 //!
-//! `cargo test --test replay_faults` runs every flaw and some seeds. More: `ROCE_SEEDS=10000 cargo
-//! test --release --test replay_faults`, from `ROCE_FIRST_SEED` on. One: `ROCE_SEED=17 cargo test
-//! --test replay_faults -- --nocapture`; one flaw: `ROCE_FLAW=msn-ahead`.
+//! `cargo test --test replay_faults` runs every flaw and some seeds. More:
+//! `ROCE_SEEDS=50000..60000 cargo test --release --test replay_faults`. One:
+//! `ROCE_SEED=17 cargo test --test replay_faults -- --nocapture`; one flaw: `ROCE_FLAW=msn-ahead`.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -24,31 +24,32 @@ mod connect;
 mod craft;
 mod device;
 #[allow(dead_code, reason = "the simulation uses the rest")]
-#[path = "../simulation/dice.rs"]
+#[path = "../common/dice.rs"]
 mod dice;
 mod flaw;
-#[path = "../common/frames.rs"]
-mod frames;
 mod management;
 mod requesters;
 mod responders;
 mod scenarios;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../common/seeds.rs"]
+mod seeds;
 mod setup;
+#[path = "../common/two_hosts/mod.rs"]
+mod two_hosts;
 mod verdicts;
-#[path = "../common/wire.rs"]
-mod wire;
 mod workload;
 mod world;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::Mark;
 use flaw::Flaw;
 use requesters::REQUESTERS;
 use responders::RESPONDERS;
 use roce::replay::{Step, Verdict};
+use two_hosts::{frames, wire};
 use verdicts::{Missing, Wrong, host_of, judge_flaw, judge_honest};
 use world::{Frame, Run};
 
@@ -83,10 +84,6 @@ fn wanted(all: &'static [&'static [Flaw]]) -> Vec<&'static Flaw> {
     let name = std::env::var("ROCE_FLAW").ok();
     let all = all.iter().copied().flatten();
     all.filter(|flaw| name.as_ref().is_none_or(|name| name == flaw.name)).collect()
-}
-
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|number| number.parse().unwrap())
 }
 
 /// Prints a capture.
@@ -154,7 +151,7 @@ fn every_rule_for_connections_has_a_flaw() {
 /// Returns the mistakes of replays of a run of correct devices. A capture may also miss some of the
 /// packets.
 fn honest_failures(name: &str, run: &Run, ipv6: bool, seed: u64) -> Vec<Wrong> {
-    let is_shown = std::env::var("ROCE_SEED").is_ok();
+    let is_shown = seeds::only_seed().is_some();
     let mut all = Vec::new();
     let mut dice = dice::Dice::new(seed);
     for point in [0, 1, 2] {
@@ -208,35 +205,24 @@ impl Classes {
     }
 }
 
-/// Runs seeds on all cores, so many of them and those of `always`, or those that are asked for.
-fn seeds(name: &str, count: u64, always: &[u64], fails: impl Fn(u64, bool) -> Vec<Wrong> + Sync) {
-    if let Some(seed) = number("ROCE_SEED") {
+/// Runs seeds, and counts failures by their classes. `fails` is told whether it is the only seed.
+fn seeds(name: &str, count: u64, known: &[u64], fails: impl Fn(u64, bool) -> Vec<Wrong> + Sync) {
+    if let Some(seed) = seeds::only_seed() {
         let wrong: Vec<_> = fails(seed, true).into_iter().map(|wrong| wrong.text).collect();
         return settle(name, &wrong);
     }
-    let seeds = number("ROCE_SEEDS").unwrap_or(count);
-    let first = number("ROCE_FIRST_SEED").unwrap_or(0);
-    let (next, classes) = (AtomicU64::new(first), Mutex::new(Classes::default()));
-    let run = || {
-        while let seed = next.fetch_add(1, Ordering::Relaxed)
-            && seed < seeds
-        {
-            let wrong = fails(seed, false);
-            classes.lock().unwrap().add(wrong);
-        }
-    };
-    for &seed in always.iter().filter(|seed| !(first..seeds).contains(seed)) {
+    let classes = Mutex::new(Classes::default());
+    let all = seeds::for_each(count, known, |seed| {
         let wrong = fails(seed, false);
         classes.lock().unwrap().add(wrong);
-    }
-    std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(run))));
-    println!("seeds {first} to {seeds} of {name}");
+    });
+    println!("{all} seeds of {name}");
     settle(name, &classes.into_inner().unwrap().lines());
 }
 
 #[test]
 fn correct_devices_are_not_blamed() {
-    seeds("seeds", SEEDS[0], BLAMED_ONCE, |seed, is_one| {
+    seeds("correct devices", SEEDS[0], BLAMED_ONCE, |seed, is_one| {
         let setup = workload::random(seed);
         let run = world::run_honest(&setup);
         if is_one {

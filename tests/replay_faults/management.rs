@@ -22,20 +22,21 @@ pub fn exchange(
     qpns: [Qpn; 2],
     gids: [Gid; 2],
 ) -> Vec<(usize, Duration, Vec<u8>)> {
+    let attr = &plan.attr;
     let ids = [CommId(0x1000 + number), CommId(0x2000 + number)];
     let transaction = 0x77_0000 + u64::from(number);
-    let (retry_count, rnr_retry_count) = (Bits::low(plan.retry_count), Bits::low(plan.rnr_retry));
-    let (responder_resources, initiator_depth) = (plan.reads, plan.reads);
+    let (retry_count, rnr_retry_count) = (Bits::low(attr.retry_count), Bits::low(attr.rnr_retry));
+    let (responder_resources, initiator_depth) = (attr.reads, attr.reads);
     let req = ReqRepr {
         local_comm_id: ids[0],
         local_qpn: qpns[0],
         responder_resources,
         initiator_depth,
-        starting_psn: Psn::new(plan.psns[1]),
+        starting_psn: Psn::new(attr.psns[1]),
         retry_count,
         rnr_retry_count,
         partition_key: PKey::DEFAULT,
-        path_mtu: Bits::low((plan.mtu.bytes() as u32 / 256).ilog2() + 1),
+        path_mtu: Bits::low((attr.mtu.bytes() as u32 / 256).ilog2() + 1),
         max_cm_retries: Bits::low(15),
         remote_cm_response_timeout: Bits::low(20),
         local_cm_response_timeout: Bits::low(20),
@@ -44,14 +45,14 @@ pub fn exchange(
         primary_local_port_gid: gids[0],
         primary_remote_port_gid: gids[1],
         primary_hop_limit: 64,
-        primary_local_ack_timeout: Bits::low(plan.timeout),
+        primary_local_ack_timeout: Bits::low(attr.timeout),
         ..view::<Req>(&[0; 232], 0).unwrap().repr()
     };
     let rep = RepRepr {
         local_comm_id: ids[1],
         remote_comm_id: ids[0],
         local_qpn: qpns[1],
-        starting_psn: Psn::new(plan.psns[0]),
+        starting_psn: Psn::new(attr.psns[0]),
         responder_resources,
         initiator_depth,
         rnr_retry_count,

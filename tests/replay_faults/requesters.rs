@@ -12,6 +12,7 @@ use super::device::{Device, Mark, script};
 use super::flaw::{AT_REQUESTER, EVERYWHERE, Flaw, flaws};
 use super::management::LEAD;
 use super::setup::{Connection, FaultRule, Setup};
+use super::two_hosts::pair::PairAttr;
 use super::wire::Hop;
 use super::world::BASE;
 
@@ -95,7 +96,7 @@ fn is_behind_first(packet: &Packet<'_>) -> bool {
 /// Enough receives, and nothing to do for engines.
 fn plain() -> Setup {
     let connection = Connection {
-        psns: [PSN, 5000],
+        attr: PairAttr { psns: [PSN, 5000], ..PairAttr::default() },
         receives: [Vec::new(), vec![Duration::ZERO; 16]],
         ..Connection::default()
     };
@@ -106,7 +107,7 @@ fn plain() -> Setup {
 fn managed() -> Setup {
     let mut setup = plain();
     setup.connections[0].is_managed = true;
-    setup.connections[0].timeout = LONG;
+    setup.connections[0].attr.timeout = LONG;
     setup
 }
 
@@ -152,7 +153,7 @@ flaws! {
                 // The responder, which could not tell old PSNs from new ones, gets only the first
                 // request.
                 let mut setup = lossy(0, Hop::B, is_behind_first, 0, managed());
-                setup.connections[0].mtu = Mtu::M256;
+                setup.connections[0].attr.mtu = Mtu::M256;
                 setup
             } => scripted(|s| {
                 s.send(s.only(0)).at(20).send(s.read(1, 1 << 30));
@@ -161,7 +162,8 @@ flaws! {
         "destination-qp-changes", &["request-psn-order", "request-qp"], AT_REQUESTER,
             {
                 let mut setup = plain();
-                let other = Connection { psns: [700_000, 900_000], ..setup.connections[0].clone() };
+                let mut other = setup.connections[0].clone();
+                other.attr.psns = [700_000, 900_000];
                 setup.connections.push(other);
                 setup
             } => scripted(|s| {
@@ -291,7 +293,7 @@ flaws! {
         "retries-beyond-count", &["retry-count"], &[0, 1],
             {
                 let mut setup = lossy(0, Hop::B, is_request, 0, managed());
-                setup.connections[0].retry_count = 2;
+                setup.connections[0].attr.retry_count = 2;
                 setup
             } => scripted(|s| {
                 s.send(s.only(0)).at(100_000).send(s.only(0)).at(200_000).send(s.only(0));
@@ -300,7 +302,7 @@ flaws! {
         "rnr-retries-beyond-count", &["rnr-retry-count"], EVERYWHERE,
             {
                 let mut setup = managed();
-                setup.connections[0].rnr_retry = 1;
+                setup.connections[0].attr.rnr_retry = 1;
                 setup.connections[0].receives[1] = vec![Duration::from_millis(10)];
                 setup
             } =>
@@ -314,7 +316,7 @@ flaws! {
         "reads-over-depth", &["reads-in-flight"], AT_REQUESTER,
             {
                 let mut setup = managed();
-                setup.connections[0].reads = 2;
+                setup.connections[0].attr.reads = 2;
                 setup
             } =>
             scripted(|s| s.send(s.read(0, 2000)).send(s.read(2, 2000)).broken(s.read(4, 2000)));

@@ -12,7 +12,7 @@ use roce::wire::{Opcode, Operation, Packet};
 use super::craft::*;
 use super::device::{Cx, Device, Mark, nth_out, outgoing};
 use super::flaw::{AT_ENDS, AT_REQUESTER, AT_RESPONDER, EVERYWHERE, Flaw, flaws};
-use super::setup::{Connection, FaultRule, Key, Op, Setup, Work, at_once, posting, spaced};
+use super::setup::{FaultRule, Key, Op, Setup, Work, at_once, posting, spaced};
 use super::wire::Hop;
 use super::world::{ALL, BASE, initial};
 
@@ -50,7 +50,7 @@ fn reads(work: &[(u64, u32)]) -> Setup {
 /// The connection has few retries: what is never answered ends soon.
 fn impatient(mut setup: Setup) -> Setup {
     for connection in &mut setup.connections {
-        connection.retry_count = 2;
+        connection.attr.retry_count = 2;
     }
     setup
 }
@@ -65,7 +65,8 @@ const SAME_DOMAIN: (Op, Key, u64, u32) = (Op::Write, Key::All, 0, 16);
 /// Repeats the work on two connections, on the second one later.
 fn twice(work: &[(Op, Key, u64, u32)]) -> Setup {
     let first = posting(spaced(PAUSE, work));
-    let mut second = Connection { psns: [700_000, 900_000], ..first.clone() };
+    let mut second = first.clone();
+    second.attr.psns = [700_000, 900_000];
     for work in &mut second.work[0] {
         work.at += Duration::from_millis(1);
     }
@@ -137,7 +138,7 @@ flaws! {
             {
                 let work = at_once(&[(Op::Send, Key::All, 0, 100); 5]);
                 let mut setup = setup(work);
-                setup.connections[0].psns[0] = 0xff_fffe;
+                setup.connections[0].attr.psns[0] = 0xff_fffe;
                 setup.connections[0].work[0][4].at = Duration::from_micros(50);
                 let action = Action::Duplicate;
                 setup.rules.push(FaultRule { action, ..lost_request(1) });

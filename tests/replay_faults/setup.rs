@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use roce::link::fault::{Action, Rule};
-use roce::verbs::Mtu;
+use roce::time::Instant;
 use roce::wire::Packet;
 
+use super::two_hosts::pair::PairAttr;
+use super::two_hosts::schedule::Schedule;
 use super::wire::Hop;
 use super::world::{LOCAL, RECEIVES};
 
@@ -16,7 +18,7 @@ pub struct Setup {
     pub ipv6: bool,
     pub connections: Vec<Connection>,
     pub rules: Vec<FaultRule>,
-    /// Out of a thousand packets on each hop, so many meet with a fault.
+    /// Number of packets out of a thousand that a fault befalls on each hop.
     pub faults_per_mille: usize,
     /// Longest time that a device may let what it has to send wait: ACKs are merged, and READs see
     /// what was written meanwhile.
@@ -48,16 +50,7 @@ impl Setup {
 /// One reliable connection: side 0 is a queue pair of A, side 1 one of B.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    pub mtu: Mtu,
-    /// First PSN of each side's requests.
-    pub psns: [u32; 2],
-    /// Exponent of the retransmission timeout.
-    pub timeout: u32,
-    pub retry_count: u32,
-    pub rnr_retry: u32,
-    pub rnr_timer: u32,
-    /// READs and ATOMICs that each side may have in flight.
-    pub reads: u8,
+    pub attr: PairAttr,
     /// Protection domain of the hosts that it belongs to.
     pub domain: usize,
     /// Whether the connection manager makes it, before any request is posted.
@@ -78,14 +71,7 @@ pub struct Connection {
 impl Default for Connection {
     fn default() -> Self {
         Self {
-            mtu: Mtu::M1024,
-            psns: [100, 5000],
-            // 1.05 ms.
-            timeout: 8,
-            retry_count: 7,
-            rnr_retry: 7,
-            rnr_timer: 6,
-            reads: 4,
+            attr: PairAttr::default(),
             domain: 0,
             is_managed: false,
             shares_receives: false,
@@ -94,6 +80,16 @@ impl Default for Connection {
             receive_size: 1 << 15,
             receive_at: RECEIVES,
         }
+    }
+}
+
+impl Connection {
+    /// Times at which a side posts its work, and the receives for the peer's.
+    pub fn schedule(&self, side: usize, start: Instant) -> Schedule {
+        let taking = self.work[1 - side].iter().filter(|post| post.op.takes_receive()).count();
+        let sends = self.work[side].iter().map(|post| post.at);
+        let receives = &self.receives[side];
+        Schedule::new(start, sends, receives, taking.max(receives.len()))
     }
 }
 
@@ -153,7 +149,7 @@ pub enum Key {
     Unknown,
 }
 
-/// A fault by rule: to the n-th packet of a host that is such a one, on this hop.
+/// A fault by rule: on a hop, to the n-th packet of a host that the rule matches.
 #[derive(Clone, Copy)]
 pub struct FaultRule {
     /// 0 for what A sends.
@@ -184,7 +180,7 @@ pub fn at_once(work: &[(Op, Key, u64, u32)]) -> Vec<Work> {
     spaced(Duration::ZERO, work)
 }
 
-/// Work with so much time between, so that each is over before the next is posted.
+/// Work with a pause between requests, so that each is over before the next is posted.
 pub fn spaced(pause: Duration, work: &[(Op, Key, u64, u32)]) -> Vec<Work> {
     let each = work.iter().zip(0..).map(|(&(op, key, offset, len), number)| Work {
         at: pause * number,

@@ -6,6 +6,7 @@ use roce::verbs::Mtu;
 
 use super::dice::Dice;
 use super::setup::{Connection, Key, Op, Setup, Work};
+use super::two_hosts::pair::PairAttr;
 use super::world::{ALL, LOCAL, RECEIVES, WINDOWS};
 
 fn micros(count: usize) -> Duration {
@@ -30,20 +31,9 @@ pub fn random(seed: u64) -> Setup {
 }
 
 fn connection(dice: &mut Dice) -> Connection {
-    let psn = |dice: &mut Dice| match dice.below(3) {
-        0 => 0xff_ffff - dice.below(12) as u32,
-        1 => 0,
-        _ => dice.below(1 << 24) as u32,
-    };
-    let mtu = dice.pick(&[Mtu::M256, Mtu::M256, Mtu::M1024, Mtu::M4096]);
+    let mtus = [Mtu::M256, Mtu::M256, Mtu::M1024, Mtu::M4096];
     let mut connection = Connection {
-        mtu,
-        psns: [psn(dice), psn(dice)],
-        timeout: dice.pick(&[8, 9, 10]),
-        retry_count: dice.pick(&[3, 7]),
-        rnr_retry: dice.pick(&[2, 7]),
-        rnr_timer: dice.pick(&[4, 6, 8]),
-        reads: dice.pick(&[1, 2, 4, 8]),
+        attr: PairAttr::random(dice, &mtus, |dice| dice.pick(&[2, 7])),
         domain: usize::from(dice.one_in(6)),
         is_managed: dice.one_in(3),
         shares_receives: dice.one_in(4),
@@ -91,7 +81,7 @@ fn work(dice: &mut Dice, connection: &Connection, places: &[u64], at: Duration) 
         Op::FetchAdd(3),
         Op::AtomicWrite,
     ]);
-    let mtu = connection.mtu.bytes();
+    let mtu = connection.attr.mtu.bytes();
     let len = match op {
         Op::CompareSwap { .. } | Op::FetchAdd(_) | Op::AtomicWrite => 8,
         _ => match dice.below(4) {

@@ -15,9 +15,10 @@ use super::device::{Cx, Device, Mark};
 use super::dice::Dice;
 use super::frames::{network_len, transport};
 use super::management::{LEAD, exchange};
-use super::setup::{Key, Op, Setup, Work};
+use super::setup::{Key, Op, Setup};
+use super::two_hosts::world::{self, Net, World as _};
 pub use super::wire::{HOP_DELAY, gid};
-use super::wire::{Hop, InFlight, Wire, sealed};
+use super::wire::{Hop, InFlight, sealed};
 
 /// Steps after which a run is taken not to end.
 const STEPS_MAX: usize = 100_000;
@@ -55,13 +56,11 @@ pub struct Side {
     pub cq: CqHandle,
     pub srq: Option<SrqHandle>,
     pub windows: Vec<RKey>,
-    posted: usize,
-    received: usize,
 }
 
 impl Side {
     pub fn new(qp: QpHandle, cq: CqHandle, srq: Option<SrqHandle>) -> Self {
-        Self { qp, cq, srq, windows: Vec::new(), posted: 0, received: 0 }
+        Self { qp, cq, srq, windows: Vec::new() }
     }
 }
 
@@ -98,24 +97,16 @@ pub struct World<'s> {
     qpns: Vec<[Qpn; 2]>,
     /// Faults by sender and hop.
     rules: [[Rules; 2]; 2],
-    wire: Wire<Mark>,
+    net: Net<Mark>,
     dice: Dice,
-    now: Instant,
-    start: Instant,
     run: Run,
 }
 
 /// Runs two devices to the end.
 pub fn run(setup: &Setup, devices: [Device; 2]) -> Run {
     let mut world = World::new(setup, devices);
-    for _ in 0..STEPS_MAX {
-        world.post();
-        world.transmit();
-        let Some(next) = world.next() else { return world.finish() };
-        world.now = world.now.max(next);
-        world.step();
-    }
-    panic!("it never ends: {setup:?}");
+    assert!(world.run(STEPS_MAX), "it never ends: {setup:?}");
+    world.finish()
 }
 
 /// Runs two correct devices.
@@ -190,10 +181,8 @@ impl<'s> World<'s> {
             sides: Vec::new(),
             qpns: Vec::new(),
             rules: Default::default(),
-            wire: Wire::default(),
+            net: Net::new(Instant::from_nanos(start.as_nanos() - LEAD.as_nanos() as u64)),
             dice: Dice::new(setup.seed),
-            now: Instant::from_nanos(start.as_nanos() - LEAD.as_nanos() as u64),
-            start,
             run: Run::default(),
         };
         for rule in &setup.rules {
@@ -203,6 +192,7 @@ impl<'s> World<'s> {
             let (sides, qpns) = super::connect::connect(&mut world.hosts, connection);
             world.sides.push(sides);
             world.qpns.push(qpns);
+            world.net.schedules.push([0, 1].map(|side| connection.schedule(side, start)));
         }
         world.manage();
         for host in [0, 1] {
@@ -224,111 +214,7 @@ impl<'s> World<'s> {
         for (sender, at, packet) in exchanges {
             let bytes = self.sealed(sender, &packet);
             let packet = InFlight::new(sender, bytes, Mark::Honest);
-            self.wire.put(self.now.saturating_add(at), packet);
-        }
-    }
-
-    fn is_time(&self, at: Duration) -> bool {
-        self.start.saturating_add(at) <= self.now
-    }
-
-    /// Posts what is due.
-    fn post(&mut self) {
-        for index in 0..self.sides.len() {
-            for side in [0, 1] {
-                self.post_receives(index, side);
-                let work = &self.setup.connections[index].work[side];
-                while let Some(post) = work.get(self.sides[index][side].posted).copied()
-                    && self.is_time(post.at)
-                {
-                    self.post_one(index, side, post);
-                }
-            }
-        }
-    }
-
-    fn post_receives(&mut self, index: usize, side: usize) {
-        let plan = &self.setup.connections[index];
-        let taking = plan.work[1 - side].iter().filter(|post| post.op.takes_receive()).count();
-        let times = &plan.receives[side];
-        while let received = self.sides[index][side].received
-            && received < taking.max(times.len())
-            && let at = times.get(received).or_else(|| times.last()).copied()
-            && at.is_none_or(|at| self.is_time(at))
-        {
-            let Host { engine, local, .. } = &mut self.hosts[side];
-            let here = &mut self.sides[index][side];
-            let addr = BASE + plan.receive_at;
-            let sge = Sge { addr, length: plan.receive_size, lkey: local[plan.domain].lkey() };
-            let wr = RecvWr { id: WrId(1 << 32 | received as u64), sges: &[sge] };
-            match here.srq {
-                Some(srq) => engine.post_srq_recv(srq, &wr).unwrap(),
-                None => engine.post_recv(here.qp, &wr).unwrap(),
-            }
-            here.received += 1;
-        }
-    }
-
-    fn post_one(&mut self, index: usize, side: usize, work: Work) {
-        let others = &self.sides[index.saturating_sub(1)][1 - side].windows;
-        let (rkey, base) = match work.key {
-            Key::OthersWindow => (others[0], window_base(0)),
-            key => self.hosts[1 - side].key(key, &self.sides[index][1 - side].windows),
-        };
-        let domain = self.setup.connections[index].domain;
-        let Host { engine, local, .. } = &mut self.hosts[side];
-        let here = &mut self.sides[index][side];
-        let remote_addr = base.wrapping_add(work.offset);
-        let imm = Some([1, 2, 3, here.posted as u8]);
-        let op = match work.op {
-            Op::Send => SendOp::Send { imm: None },
-            Op::SendImm => SendOp::Send { imm },
-            Op::SendInvalidate => SendOp::SendWithInv { rkey },
-            Op::Write => SendOp::Write { remote_addr, rkey, imm: None },
-            Op::WriteImm => SendOp::Write { remote_addr, rkey, imm },
-            Op::Read => SendOp::Read { remote_addr, rkey },
-            Op::CompareSwap { compare, swap } => {
-                SendOp::CompareSwap { remote_addr, rkey, compare, swap }
-            }
-            Op::FetchAdd(add) => SendOp::FetchAdd { remote_addr, rkey, add },
-            Op::AtomicWrite => SendOp::AtomicWrite { remote_addr, rkey },
-        };
-        let sges = [Sge { addr: BASE + work.local, length: work.len, lkey: local[domain].lkey() }];
-        let data = if work.len == 0 { Data::EMPTY } else { Data::Gather(&sges) };
-        let wr = SendWr::new(WrId(here.posted as u64), op, data);
-        engine.post_send(here.qp, &wr, &[]).unwrap();
-        here.posted += 1;
-    }
-
-    /// Returns the time of the next event.
-    fn next(&self) -> Option<Instant> {
-        let timers = self.hosts.iter().filter_map(|host| host.engine.poll_timeout());
-        let arrival = self.wire.next();
-        let plans = self.setup.connections.iter().zip(&self.sides);
-        let posts = plans.flat_map(|(plan, sides)| {
-            [0, 1].into_iter().flat_map(move |side| {
-                let post = plan.work[side].get(sides[side].posted).map(|post| post.at);
-                let taking = plan.work[1 - side].iter().filter(|post| post.op.takes_receive());
-                let times = &plan.receives[side];
-                let short = sides[side].received < taking.count().max(times.len());
-                let receive = times.get(sides[side].received).or_else(|| times.last()).copied();
-                [post, receive.filter(|_| short)]
-            })
-        });
-        let posts = posts.flatten().map(|at| self.start.saturating_add(at));
-        let waiting = self.hosts.iter().filter(|host| host.engine.has_transmit());
-        let sends = waiting.map(|host| host.sends_next);
-        timers.chain(arrival).chain(sends).chain(posts.filter(|at| *at > self.now)).min()
-    }
-
-    fn step(&mut self) {
-        while let Some(packet) = self.wire.pop(self.now) {
-            self.arrive(packet);
-        }
-        for host in &mut self.hosts {
-            if host.engine.poll_timeout().is_some_and(|at| at <= self.now) {
-                host.engine.handle_timeout(self.now);
-            }
+            self.net.wire.put(self.net.now.saturating_add(at), packet);
         }
     }
 
@@ -340,7 +226,7 @@ impl<'s> World<'s> {
     ) -> Vec<Vec<u8>> {
         let peer_keys = self.hosts[1 - host].keys.map(|key| key.rkey());
         let mut cx = Cx {
-            now: self.now,
+            now: self.net.now,
             host: &mut self.hosts[host],
             qpns: &self.qpns,
             peer_keys,
@@ -357,7 +243,7 @@ impl<'s> World<'s> {
             if out.delay.is_zero() {
                 self.leave(packet);
             } else {
-                self.wire.put(self.now.saturating_add(out.delay), packet);
+                self.net.wire.put(self.net.now.saturating_add(out.delay), packet);
             }
         }
         taken
@@ -375,50 +261,11 @@ impl<'s> World<'s> {
         sealed(&path, &mut [packet, &[0; ICRC_ROOM]].concat())
     }
 
-    /// A packet leaves its host.
-    fn leave(&mut self, packet: InFlight<Mark>) {
-        let from = packet.sender;
-        let time = self.wire.leave(from, self.now, packet.bytes.len());
-        self.capture(from * 2, time, &packet);
-        self.pass(Hop::first_of(from), time, packet);
-    }
-
-    /// A packet comes to a capture point, and from there on.
-    fn arrive(&mut self, packet: InFlight<Mark>) {
-        let Some(at) = packet.at else { return self.leave(packet) };
-        self.capture(at, self.now, &packet);
-        match at {
-            1 => self.pass(Hop::second_of(packet.sender), self.now, packet),
-            at => self.deliver(at / 2, &packet),
-        }
-    }
-
-    fn capture(&mut self, point: usize, time: Instant, packet: &InFlight<Mark>) {
-        let InFlight { note: mark, is_corrupted, ref bytes, .. } = *packet;
-        let connection = self.connection_of(packet);
-        let frame =
-            Frame { time, when: time, connection, mark, is_corrupted, bytes: bytes.clone() };
-        self.run.captured[point].push(frame);
-    }
-
     /// The connection of a packet, by the queue pair that it is for, damaged or not.
     fn connection_of(&self, packet: &InFlight<Mark>) -> Option<usize> {
         let bth = transport(&packet.bytes);
         let qpn = u32::from_be_bytes([0, bth[5], bth[6], bth[7]]);
         self.qpns.iter().position(|qpns| qpns[1 - packet.sender].get() == qpn)
-    }
-
-    /// Sends a packet over a hop, with the faults that are its.
-    fn pass(&mut self, hop: Hop, time: Instant, packet: InFlight<Mark>) {
-        let connection = self.connection_of(&packet);
-        let actions = self.actions(hop, &packet);
-        let (run, dice) = (&mut self.run, &mut self.dice);
-        self.wire.pass(hop, time, packet, &actions, |action| {
-            if action != Action::Mark {
-                run.faults.push((connection, time));
-            }
-            if action == Action::Corrupt { dice.roll() as usize } else { 0 }
-        });
     }
 
     /// Returns the fault that a packet meets with on a hop.
@@ -440,61 +287,6 @@ impl<'s> World<'s> {
         actions
     }
 
-    /// Hands a packet to a device.
-    fn deliver(&mut self, to: usize, packet: &InFlight<Mark>) {
-        if packet.is_corrupted {
-            return;
-        }
-        let bytes = transport(&packet.bytes);
-        let taken = self.with_cx(to, |cx, device| match &mut device.incoming {
-            Some(hook) => hook(bytes, cx),
-            None => cx.take(bytes),
-        });
-        for bytes in taken {
-            let received = Received {
-                source: self.hosts[1 - to].gid,
-                destination: self.hosts[to].gid,
-                source_port: 0xc000 + packet.sender as u16,
-                ecn: if packet.is_marked { 3 } else { 0 },
-                network: &packet.bytes[..network_len(&packet.bytes)],
-                packet: &bytes,
-                payload: None,
-            };
-            self.hosts[to].engine.handle_packet(self.now, &received);
-        }
-    }
-
-    /// Takes what the engines emit, and completions.
-    fn transmit(&mut self) {
-        for from in [0, 1] {
-            let host = &mut self.hosts[from];
-            if host.sends_next > self.now {
-                continue;
-            }
-            if host.engine.has_transmit() {
-                host.sends_next = self.now.saturating_add(self.setup.send_interval);
-            }
-            loop {
-                let Host { engine, batch, .. } = &mut self.hosts[from];
-                batch.clear();
-                if engine.poll_transmit(self.now, batch) == 0 {
-                    break;
-                }
-                let mut packets = Vec::new();
-                batch.for_each_mut(|_, packet| {
-                    packets.push(packet[..packet.len() - ICRC_ROOM].to_vec());
-                });
-                for packet in packets {
-                    self.with_cx(from, |cx, device| match &mut device.outgoing {
-                        Some(hook) => hook(&packet, cx),
-                        None => cx.send(&packet),
-                    });
-                }
-            }
-            self.poll(from);
-        }
-    }
-
     /// Takes completions. A program that got a message may write to its memory.
     fn poll(&mut self, side: usize) {
         for sides in &self.sides {
@@ -514,5 +306,145 @@ impl<'s> World<'s> {
             captured.sort_by_key(|frame| frame.time);
         }
         self.run
+    }
+}
+
+impl world::World for World<'_> {
+    type Note = Mark;
+
+    fn net(&mut self) -> &mut Net<Mark> {
+        &mut self.net
+    }
+
+    fn engines(&mut self) -> [&mut Engine; 2] {
+        self.hosts.each_mut().map(|host| &mut host.engine)
+    }
+
+    fn post_send(&mut self, index: usize, side: usize, number: usize) {
+        let plan = &self.setup.connections[index];
+        let work = plan.work[side][number];
+        let others = &self.sides[index.saturating_sub(1)][1 - side].windows;
+        let (rkey, base) = match work.key {
+            Key::OthersWindow => (others[0], window_base(0)),
+            key => self.hosts[1 - side].key(key, &self.sides[index][1 - side].windows),
+        };
+        let domain = plan.domain;
+        let Host { engine, local, .. } = &mut self.hosts[side];
+        let here = &self.sides[index][side];
+        let remote_addr = base.wrapping_add(work.offset);
+        let imm = Some([1, 2, 3, number as u8]);
+        let op = match work.op {
+            Op::Send => SendOp::Send { imm: None },
+            Op::SendImm => SendOp::Send { imm },
+            Op::SendInvalidate => SendOp::SendWithInv { rkey },
+            Op::Write => SendOp::Write { remote_addr, rkey, imm: None },
+            Op::WriteImm => SendOp::Write { remote_addr, rkey, imm },
+            Op::Read => SendOp::Read { remote_addr, rkey },
+            Op::CompareSwap { compare, swap } => {
+                SendOp::CompareSwap { remote_addr, rkey, compare, swap }
+            }
+            Op::FetchAdd(add) => SendOp::FetchAdd { remote_addr, rkey, add },
+            Op::AtomicWrite => SendOp::AtomicWrite { remote_addr, rkey },
+        };
+        let sges = [Sge { addr: BASE + work.local, length: work.len, lkey: local[domain].lkey() }];
+        let data = if work.len == 0 { Data::EMPTY } else { Data::Gather(&sges) };
+        let wr = SendWr::new(WrId(number as u64), op, data);
+        engine.post_send(here.qp, &wr, &[]).unwrap();
+    }
+
+    fn post_receive(&mut self, index: usize, side: usize, number: usize) {
+        let plan = &self.setup.connections[index];
+        let Host { engine, local, .. } = &mut self.hosts[side];
+        let here = &self.sides[index][side];
+        let addr = BASE + plan.receive_at;
+        let sge = Sge { addr, length: plan.receive_size, lkey: local[plan.domain].lkey() };
+        let wr = RecvWr { id: WrId(1 << 32 | number as u64), sges: &[sge] };
+        match here.srq {
+            Some(srq) => engine.post_srq_recv(srq, &wr).unwrap(),
+            None => engine.post_recv(here.qp, &wr).unwrap(),
+        }
+    }
+
+    fn transmit(&mut self) {
+        for from in [0, 1] {
+            let host = &mut self.hosts[from];
+            if host.sends_next > self.net.now {
+                continue;
+            }
+            if host.engine.has_transmit() {
+                host.sends_next = self.net.now.saturating_add(self.setup.send_interval);
+            }
+            loop {
+                let Host { engine, batch, .. } = &mut self.hosts[from];
+                batch.clear();
+                if engine.poll_transmit(self.net.now, batch) == 0 {
+                    break;
+                }
+                let mut packets = Vec::new();
+                batch.for_each_mut(|_, packet| {
+                    packets.push(packet[..packet.len() - ICRC_ROOM].to_vec());
+                });
+                for packet in packets {
+                    self.with_cx(from, |cx, device| match &mut device.outgoing {
+                        Some(hook) => hook(&packet, cx),
+                        None => cx.send(&packet),
+                    });
+                }
+            }
+            self.poll(from);
+        }
+    }
+
+    fn next_transmit(&self) -> Option<Instant> {
+        let waiting = self.hosts.iter().filter(|host| host.engine.has_transmit());
+        waiting.map(|host| host.sends_next).min()
+    }
+
+    fn step(&mut self) {
+        while self.arrive() {}
+        self.handle_timeouts();
+    }
+
+    fn capture(&mut self, point: usize, time: Instant, packet: &InFlight<Mark>) {
+        let InFlight { note: mark, is_corrupted, ref bytes, .. } = *packet;
+        let connection = self.connection_of(packet);
+        let frame =
+            Frame { time, when: time, connection, mark, is_corrupted, bytes: bytes.clone() };
+        self.run.captured[point].push(frame);
+    }
+
+    fn pass(&mut self, hop: Hop, time: Instant, packet: InFlight<Mark>) {
+        let connection = self.connection_of(&packet);
+        let actions = self.actions(hop, &packet);
+        let (run, dice) = (&mut self.run, &mut self.dice);
+        self.net.wire.pass(hop, time, packet, &actions, |action| {
+            if action != Action::Mark {
+                run.faults.push((connection, time));
+            }
+            if action == Action::Corrupt { dice.roll() as usize } else { 0 }
+        });
+    }
+
+    fn deliver(&mut self, to: usize, packet: &InFlight<Mark>) {
+        if packet.is_corrupted {
+            return;
+        }
+        let bytes = transport(&packet.bytes);
+        let taken = self.with_cx(to, |cx, device| match &mut device.incoming {
+            Some(hook) => hook(bytes, cx),
+            None => cx.take(bytes),
+        });
+        for bytes in taken {
+            let received = Received {
+                source: self.hosts[1 - to].gid,
+                destination: self.hosts[to].gid,
+                source_port: 0xc000 + packet.sender as u16,
+                ecn: if packet.is_marked { 3 } else { 0 },
+                network: &packet.bytes[..network_len(&packet.bytes)],
+                packet: &bytes,
+                payload: None,
+            };
+            self.hosts[to].engine.handle_packet(self.net.now, &received);
+        }
     }
 }

@@ -1,11 +1,11 @@
 //! Engines on a network that loses, doubles, reorders and damages packets, under virtual time, seed
 //! by seed.
 //!
-//! Every seed is a story ([`plan`], made up by [`author`], [`requests`] and [`trouble`]): so many
-//! NICs, so many connections between them, random work on each, random faults. It is played by
+//! Every seed is a story ([`plan`], made up by [`author`], [`requests`] and [`trouble`]): a
+//! number of NICs, connections between them, random work on each, random faults. It is played by
 //! engines ([`build`], [`world`], [`datagrams`]) and told to a model that shares nothing with them
-//! ([`model`]); what came of it must be what the model says ([`check`]), or where chance decides,
-//! something that may come of it ([`lax`], [`races`]). And it must end.
+//! ([`model`]); the outcome must be the model's ([`check`]), or where chance decides, one of those
+//! that are possible ([`lax`], [`races`]). And it must end.
 //!
 //! `cargo test --test simulation` runs some hundred seeds. More:
 //! `ROCE_SEEDS=100000 cargo test --release --test simulation`. One:
@@ -25,6 +25,7 @@ mod check;
 #[path = "../../src/net/core/world.rs"]
 mod common_world;
 mod datagrams;
+#[path = "../common/dice.rs"]
 mod dice;
 mod lax;
 #[allow(dead_code, reason = "a fuzz target uses the rest")]

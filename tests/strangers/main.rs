@@ -4,7 +4,6 @@
 //! from a wrong source, relays, stays half-open, replays, is slow, lies, and asks for too much.
 //! Each test asserts what an honest pair sees meanwhile, and the packets and bytes that leave for
 //! third parties: at most three times what came in.
-#![cfg(feature = "cli")]
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,

@@ -6,7 +6,7 @@
 //! valgrind --tool=callgrind bench-engine send 100 [64]
 //! ```
 //!
-//! With a number, `send` and `write` play so many rounds of 64 messages, or of another number, and
+//! With a number N, `send` and `write` play N rounds of 64 messages, or of another number, and
 //! read no clock: the difference of two such runs is the number of instructions of the rounds
 //! between. The messages of a round share one ACK.
 //!
@@ -357,7 +357,7 @@ fn bench_scale() {
     let mut one = Pair::new(Traffic { burst: 1, ..SENDS });
     let before = BYTES.load(Ordering::Relaxed);
     let mut many = Pair::new(Traffic { qps: MANY, ..SENDS });
-    // Two engines with so many each; completion queues and batches are in it, too.
+    // Two engines with all of them each; completion queues and batches are counted, too.
     let bytes = (BYTES.load(Ordering::Relaxed) - before) / (2 * MANY);
     println!("memory of an idle queue pair with {SMALL} + {SMALL} work requests: {bytes} bytes");
     let [one, all] = race([&mut one, &mut many]);

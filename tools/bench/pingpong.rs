@@ -38,7 +38,7 @@ use packet::PacketSocket;
 
 const PORT: u16 = 4799;
 
-/// Length of a message, whatever carries it.
+/// Length of a message over every transport.
 pub(crate) const SIZE: usize = 64;
 
 /// A carrier of messages.

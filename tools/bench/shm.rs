@@ -32,7 +32,7 @@ use roce::verbs::{
     Access, Connect, Data, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, Wc, WrId,
 };
 
-/// Length of queues, and messages that one work request in so many completes.
+/// Length of queues, and number of messages of which one has a completion.
 const QUEUE: usize = 512;
 const SIGNAL: usize = 32;
 

@@ -59,7 +59,7 @@ static void connect_qp(struct ibv_qp *qp, uint32_t peer) {
                              IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
-/* Polls until so many messages have completed, each with success. */
+/* Polls until `completions` messages have completed, each with success. */
 static void wait_for(struct ibv_cq *cq, int completions) {
     struct ibv_wc wc[2];
     while (completions > 0) {
@@ -114,7 +114,7 @@ static void *work(void *number) {
     return NULL;
 }
 
-/* Messages a second, of so many threads. */
+/* Messages a second of a number of threads. */
 static double measure(int threads, double seconds) {
     static pthread_t running[THREADS_MAX];
     stop = 0;

@@ -174,7 +174,7 @@ fn window(a: &mut Side<'_>, b: &mut Side<'_>, dice: &mut Dice) -> Outcome {
 }
 
 /// Checks that a message over an unreliable connection arrives whole. A packet that begins a
-/// message is taken whatever its number, so a network that doubles and reorders shows.
+/// message is taken with any number, so a network that doubles and reorders shows.
 fn unreliable(a: &mut Side<'_>, b: &mut Side<'_>, dice: &mut Dice) -> Outcome {
     let how = connect_attr(dice);
     let (a_qp, b_qp) = pair(a, b, QpType::Uc, &how, dice)?;
@@ -243,7 +243,7 @@ fn lossy(
     Ok(arrived)
 }
 
-/// One end goes in the middle of the work: everything that was posted comes to an end all the same.
+/// One end goes in the middle of the work: everything that was posted completes nevertheless.
 fn killed(a: &mut Side<'_>, b: &mut Side<'_>, dice: &mut Dice) -> Outcome {
     const REQUESTS: usize = 16;
     let (timeout, retry_cnt) = (AckTimeout(Bits::low(10)), RetryCount(Bits::low(3)));
@@ -290,7 +290,7 @@ fn killed(a: &mut Side<'_>, b: &mut Side<'_>, dice: &mut Dice) -> Outcome {
         }
         clock.check(&[a, b])?;
     }
-    // Nothing comes of what is gone.
+    // A queue pair that is gone has no completions.
     if b.qps.contains(&b_qp) {
         describe("a failure", b.nic.modify_qp(b_qp, &failed, AttrMask::STATE))?;
         while received < REQUESTS {

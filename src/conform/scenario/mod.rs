@@ -71,7 +71,7 @@ impl<T: Clone> Several<T> {
     }
 }
 
-/// A scenario: what two sides do, and what must come of it.
+/// A scenario: the steps of two sides, and the expected result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {

@@ -28,9 +28,9 @@ pub enum Action {
     LocalInv,
     Recv,
     SrqRecv,
-    /// Wait for so many completions more (`count`, or 1).
+    /// Wait for `count` more completions, or for 1.
     Wait,
-    /// Wait for so many milliseconds.
+    /// Wait for a number of milliseconds.
     Sleep,
     /// Wait until such a packet has come from the peer; where packets cannot be observed, for 20
     /// milliseconds.

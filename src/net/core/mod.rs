@@ -100,12 +100,12 @@ impl OwnMemory {
     }
 }
 
-/// Number of receives for a window of so many WRITEs.
+/// Number of receives for a window of `writes` WRITEs.
 pub(crate) fn receives(writes: u16) -> u32 {
     u32::from(writes) + u32::from(CONTROLS_MAX)
 }
 
-/// Number of sends for a window of so many WRITEs.
+/// Number of sends for a window of `writes` WRITEs.
 pub(crate) fn sends(writes: u16) -> usize {
     usize::from(writes) + SENDS_BESIDE
 }

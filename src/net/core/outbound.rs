@@ -107,7 +107,7 @@ impl Outbound {
         Some(Room { start, offset, wraps })
     }
 
-    /// Whether the peer has receives for so many further WRITEs.
+    /// Whether the peer has receives for this number of further WRITEs.
     #[inline]
     pub(super) fn has_credit_for(&self, writes: usize) -> bool {
         self.unconsumed.len() + writes <= self.writes_max

@@ -43,7 +43,7 @@ impl Sum {
         if self.sent > 0.0 { self.lost / self.sent } else { 0.0 }
     }
 
-    /// Whether so many losses are too many to be ordinary.
+    /// Whether there are more losses than are ordinary.
     fn is_bad(self, thresholds: &Thresholds) -> bool {
         let ordinary = self.sent * thresholds.ordinary_loss;
         self.lost > ordinary + SIGMAS * ordinary.sqrt() + 4.0 && self.rate() >= thresholds.loss

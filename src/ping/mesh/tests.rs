@@ -4,7 +4,7 @@ use super::*;
 use crate::ping::sample::{Ending, Stamps};
 use crate::time::Instant;
 
-/// A mesh of so many hosts that all probe each other on two paths, 100 times; `stats` says what
+/// A mesh of hosts that all probe each other on two paths, 100 times; `stats` says what
 /// became of it.
 fn mesh(hosts: usize, stats: impl Fn(usize, usize, u16) -> PathStats) -> Mesh {
     let mut mesh = Mesh::new((0..hosts).map(|host| format!("host{host}")));
@@ -19,7 +19,7 @@ fn mesh(hosts: usize, stats: impl Fn(usize, usize, u16) -> PathStats) -> Mesh {
     mesh
 }
 
-/// Returns statistics with so many losses, and all other probes after these microseconds of
+/// Returns statistics with `lost` losses, and all other probes after these microseconds of
 /// network, prober and responder.
 fn stats(lost: u64, [network, prober, responder]: [u64; 3]) -> PathStats {
     let mut stats = PathStats::default();

@@ -239,7 +239,7 @@ impl SystemId {
         let too_long = CallError { call: "rdma_reject", errno: Errno::EINVAL };
         let len = u8::try_from(data.len()).map_err(|_| too_long)?;
         self.call("rdma_reject", |library, id| {
-            // SAFETY: the id lives, and so many bytes are there until this returns.
+            // SAFETY: the id lives, and `data` until this returns.
             unsafe { (library.reject)(id, data.as_ptr().cast(), len) }
         })
     }
@@ -373,8 +373,8 @@ fn copy(event: &rdma_cm_event) -> Option<Event> {
     let private_data = if data.is_null() || conn.private_data_len == 0 {
         PrivateData::NONE
     } else {
-        // SAFETY: so many bytes are there until the event is acknowledged, which the caller does
-        // later.
+        // SAFETY: `private_data_len` bytes are there until the event is acknowledged, which the
+        // caller does later.
         PrivateData::of(unsafe {
             core::slice::from_raw_parts(data, usize::from(conn.private_data_len))
         })

@@ -5,7 +5,7 @@
 //!
 //! Most callers want the packet and never the list of layers, so the list is made only when it is
 //! asked for, by walking the frame once more. The walk itself, from the link layer to the ICRC, is
-//! in `walk`; here is what comes of it.
+//! in `walk`; its results are here.
 
 #[cfg(test)]
 mod sample;

@@ -315,7 +315,7 @@ impl<'a> CapturedTrain<'a> {
             }
             Network::Grh(_) => 0,
         };
-        // Zero says that there is none.
+        // Zero stands for none.
         if sum == 0 { u16::MAX } else { sum }
     }
 }

@@ -213,7 +213,7 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
     fn ipv4_at(&mut self, offset: usize) -> Result<(), ParseError> {
         let header = match view::<Ipv4>(self.frame.bytes, offset) {
             Ok(header) => header,
-            // Which fails, and notes what there is of it.
+            // It fails, and notes the part that is there.
             Err(_) => self.take(offset)?,
         };
         let wrong = |field, value: usize| {
@@ -232,7 +232,7 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
             return Err(truncated(Layer::Ipv4, offset, header_len, have));
         }
         let total = usize::from(header.total_len());
-        // A length that cannot be is passed over, so that what there is is shown all the same.
+        // An impossible length is ignored, so that the bytes that are there are shown.
         let end = if total < header_len { self.frame.bytes.len() } else { offset + total };
         // Rule: W-51.3.
         let parsed = if header.is_fragment() {
@@ -293,7 +293,7 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
             let (layer, field) = (Layer::Udp, "length");
             return Err(ParseError::Field { layer, offset, field, value: length as u64 });
         }
-        // Where the lengths disagree, what there is is shown all the same.
+        // Where the lengths disagree, the bytes that are there are shown.
         // Rules: W-52, T-01.
         let parsed = self.transport_at(offset + Udp::LEN, end.min(offset + length));
         if offset + length > end {
@@ -333,7 +333,7 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
         }
         let start = offset + Grh::LEN;
         let own_end = start + usize::from(header.payload_len());
-        // Where the lengths disagree, what there is is shown all the same.
+        // Where the lengths disagree, the bytes that are there are shown.
         let parsed = self.transport_at(start, end.unwrap_or(own_end).min(own_end));
         if end.is_some_and(|end| end != own_end) {
             self.frame.icrc_at = None;

@@ -36,7 +36,7 @@ impl Check<'_> {
                 (message.operation, message.immediate, message.bytes, outcome(message.outcome))
             })
             .collect();
-        let mtu = self.scenario.connections[index].mtu.bytes() as u32;
+        let mtu = self.scenario.connections[index].attr.mtu.bytes() as u32;
         let mut cursor = 0;
         let mut real = Vec::new();
         let posts = self.truth.completed.iter();

@@ -7,11 +7,12 @@ mod random;
 use std::time::Duration;
 
 use roce::link::fault::Action;
-use roce::verbs::{Mtu, QpType};
+use roce::verbs::QpType;
 
 pub use self::named::named;
 pub use self::random::random;
 use super::plan::Connection;
+use super::two_hosts::pair::PairAttr;
 
 const fn micros(count: u64) -> Duration {
     Duration::from_micros(count)
@@ -27,14 +28,7 @@ const LATE: Action = Action::Delay(micros(150));
 fn rc() -> Connection {
     Connection {
         kind: QpType::Rc,
-        mtu: Mtu::M1024,
-        psns: [100, 5000],
-        // 1.05 ms.
-        timeout: 8,
-        retry_count: 7,
-        rnr_retry: 7,
-        rnr_timer: 6,
-        reads: 4,
+        attr: PairAttr::default(),
         work: [Vec::new(), Vec::new()],
         receives: [Vec::new(), Vec::new()],
     }

@@ -7,6 +7,7 @@ use roce::verbs::QpType;
 
 use super::super::plan::Class::{Acknowledge, Request, Response};
 use super::super::plan::{Class, Connection, FaultRule, Op, Post, Scenario};
+use super::super::two_hosts::pair::PairAttr;
 use super::super::wire::Hop;
 use super::{BEHIND, LATE, micros, rc};
 
@@ -147,7 +148,8 @@ fn ud() -> Connection {
 }
 
 fn wrapping(connection: Connection) -> Connection {
-    Connection { psns: [0xff_fffd, 0xff_fffe], ..connection }
+    let attr = PairAttr { psns: [0xff_fffd, 0xff_fffe], ..connection.attr };
+    Connection { attr, ..connection }
 }
 
 fn wrapping_sends() -> Connection {
@@ -166,10 +168,13 @@ fn scenario(name: &str, connections: Vec<Connection>, faults: Vec<FaultRule>) ->
 fn refusals(sends: Connection, one: Connection) -> Vec<Scenario> {
     let at = |times: &[u64]| times.iter().map(|&at| micros(at)).collect::<Vec<_>>();
     let not_ready = Connection { receives: [vec![], at(&[0, 300])], ..sends.clone() };
-    let long = Connection { receives: [vec![], at(&[1500])], rnr_timer: 10, ..one.clone() };
-    let never = Connection { receives: [vec![], at(&[1_000_000])], rnr_retry: 2, ..one.clone() };
+    let attr = PairAttr { rnr_timer: 10, ..PairAttr::default() };
+    let long = Connection { receives: [vec![], at(&[1500])], attr, ..one.clone() };
+    let attr = PairAttr { rnr_retry: 2, ..PairAttr::default() };
+    let never = Connection { receives: [vec![], at(&[1_000_000])], attr, ..one.clone() };
     let wrong = posting(rc(), &[(Op::Send, 10), (Op::WriteWrongKey, 2000), (Op::Send, 10)]);
-    let few_retries = Connection { retry_count: 3, ..one.clone() };
+    let attr = PairAttr { retry_count: 3, ..PairAttr::default() };
+    let few_retries = Connection { attr, ..one.clone() };
     let later = |mut connection: Connection| {
         connection.work[0].push(Post { at: micros(100), op: Op::Send, len: 4000 });
         connection.work[0].push(Post { at: micros(100), op: Op::Send, len: 10 });
@@ -206,9 +211,9 @@ fn several(
         let all =
             [sends.clone(), both(reads.clone()), atomics.clone(), both(sends.clone()), uc.clone()];
         // As of queue pairs that choose their first PSNs by chance.
-        let apart = |(connection, at): (Connection, u32)| Connection {
-            psns: connection.psns.map(|psn| psn + at * 100_000),
-            ..connection
+        let apart = |(mut connection, at): (Connection, u32)| {
+            connection.attr.psns = connection.attr.psns.map(|psn| psn + at * 100_000);
+            connection
         };
         all.into_iter().zip(0..).map(apart).collect::<Vec<_>>()
     };

@@ -8,6 +8,7 @@ use roce::verbs::{Mtu, QpType};
 use super::super::dice::Dice;
 use super::super::plan::Class::{Acknowledge, Request, Response};
 use super::super::plan::{Connection, FaultRule, Op, Post, Scenario};
+use super::super::two_hosts::pair::PairAttr;
 use super::super::wire::Hop;
 use super::{BEHIND, LATE, micros, rc};
 
@@ -44,23 +45,10 @@ fn random_connection(dice: &mut Dice) -> Connection {
         QpType::Uc,
         QpType::Ud,
     ]);
-    let mtu = dice.pick(&[Mtu::M256, Mtu::M1024, Mtu::M1024, Mtu::M4096]);
-    let psn = |dice: &mut Dice| match dice.below(3) {
-        0 => 0xff_ffff - dice.below(12) as u32,
-        1 => 0,
-        _ => dice.below(1 << 24) as u32,
-    };
-    let mut connection = Connection {
-        kind,
-        mtu,
-        psns: [psn(dice), psn(dice)],
-        timeout: dice.pick(&[8, 9, 10]),
-        retry_count: dice.pick(&[3, 7]),
-        rnr_retry: 7,
-        rnr_timer: dice.pick(&[4, 6, 8]),
-        reads: dice.pick(&[1, 2, 4, 8]),
-        ..rc()
-    };
+    let mtus = [Mtu::M256, Mtu::M1024, Mtu::M1024, Mtu::M4096];
+    let attr = PairAttr::random(dice, &mtus, |_| 7);
+    let mtu = attr.mtu.bytes() as u32;
+    let mut connection = Connection { kind, attr, ..rc() };
     let sides = if dice.one_in(3) { 2 } else { 1 };
     for side in 0..sides {
         let mut at = Duration::ZERO;
@@ -68,7 +56,7 @@ fn random_connection(dice: &mut Dice) -> Connection {
             if dice.one_in(3) {
                 at += micros(dice.below(300) as u64);
             }
-            connection.work[side].push(random_post(dice, kind, mtu.bytes() as u32, at));
+            connection.work[side].push(random_post(dice, kind, mtu, at));
         }
         if dice.one_in(8) && kind == QpType::Rc {
             let late = micros(dice.below(600) as u64);

@@ -77,7 +77,7 @@ pub(crate) fn report(path: &str, why: &str) {
     });
     if !sent {
         let line = format!("roce: {line}\n");
-        // SAFETY: so many bytes are there. There is nowhere else to say it.
+        // SAFETY: the bytes are those of `line`. There is nowhere else to say it.
         unsafe { libc::syscall(libc::SYS_write, libc::STDERR_FILENO, line.as_ptr(), line.len()) };
     }
 }

@@ -98,7 +98,7 @@ unsafe extern "C-unwind" fn ibv_get_cq_event(
     })
 }
 
-/// The program has dealt with so many events of a completion queue.
+/// The program has dealt with `count` events of a completion queue.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, count: u32) {
     fast_quiet(|| {

@@ -282,7 +282,7 @@ fn acks(event: &ibv_async_event) -> Option<&Acks> {
     if !matches!(subject, EventSubject::Cq | EventSubject::Qp | EventSubject::Srq) {
         return None;
     }
-    // SAFETY: of these subjects it is a pointer, of whatever kind.
+    // SAFETY: for these subjects it is a pointer, whose type does not matter.
     let object = unsafe { event.element.qp };
     match subject {
         // SAFETY: it is what the subject says, and waits for what was told of it before it goes.

@@ -377,11 +377,11 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
             return Ok(());
         }
         let mut places = 1;
-        // SAFETY: the list ends with a null, before which every place is its own.
+        // SAFETY: the list ends with a null, and every place before it belongs to the list.
         while !unsafe { list.wrapping_add(places - 1).read() }.is_null() {
             places += 1;
         }
-        // SAFETY: it was made as a box of so many.
+        // SAFETY: it was made as a box of `places` pointers.
         drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(list, places)) });
         Ok(())
     });

@@ -65,7 +65,7 @@ impl Drop for Dm {
 }
 
 impl Dm {
-    /// A piece of memory that there is already.
+    /// A piece of memory that exists already.
     pub(crate) fn new(
         context: *mut ibv_context,
         number: u32,
@@ -171,7 +171,7 @@ unsafe extern "C" fn copy_to(
         if from.is_null() {
             return Err(Failed::EINVAL);
         }
-        // SAFETY: the program has so many bytes there, and leaves them meanwhile.
+        // SAFETY: the program has `length` bytes there, and leaves them meanwhile.
         let bytes = unsafe { slice::from_raw_parts(from.cast(), length) };
         memory.write(offset, bytes).map_err(|_| Failed::EINVAL)
     })
@@ -190,7 +190,7 @@ unsafe extern "C" fn copy_from(
         if to.is_null() {
             return Err(Failed::EINVAL);
         }
-        // SAFETY: the program has room for so many bytes there, which nothing else uses meanwhile.
+        // SAFETY: the program has room for `length` bytes there, which nothing else uses meanwhile.
         let room = unsafe { slice::from_raw_parts_mut(to.cast(), length) };
         memory.read(offset, room).map_err(|_| Failed::EINVAL)
     })

@@ -14,7 +14,8 @@
 //!   `roce run --cc` and its like take it: `ROCE_CC=dcqcn:rp_ai_rate=5`.
 //! - `ROCE_COUNTERS`: a file to append the counters of a device to when it is closed.
 //! - `ROCE_RECOVERY=sr`, `ROCE_RECEIVE=buffer`, `ROCE_PATHS=8`: selective repeat with peers that
-//!   agree, packets that come before others are held, and sprayed over so many source ports.
+//!   agree, packets that come before others are held, and sprayed over that number of source
+//!   ports.
 //! - `ROCE_LOG`: a file to write into why a device cannot be listed or opened, which C gets a
 //!   number for only.
 //!
@@ -127,7 +128,7 @@ struct RawFile(File);
 impl io::Write for RawFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let fd = self.0.as_raw_fd();
-        // SAFETY: so many bytes are there.
+        // SAFETY: the bytes are those of the slice.
         let written = unsafe { libc::syscall(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()) };
         usize::try_from(written).map_err(|_| io::Error::last_os_error())
     }

@@ -94,11 +94,11 @@ impl PrivateEnd {
         fd.as_raw_fd()
     }
 
-    /// Reads what there is, without waiting.
+    /// Reads without waiting.
     fn read(&self, readable: &UserFd, sink: &mut [u8]) -> io::Result<usize> {
         let (at, len) = (sink.as_mut_ptr(), sink.len());
         let read = match self {
-            // SAFETY: there is room for so many bytes.
+            // SAFETY: `at` and `len` are those of `sink`.
             Self::ReadWrite(fd) => unsafe {
                 libc::syscall(libc::SYS_read, fd.as_raw_fd(), at, len)
             },

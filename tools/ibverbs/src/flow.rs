@@ -93,7 +93,7 @@ unsafe fn read<T: Copy>(spec: *const u8, size: usize) -> Result<T> {
     if size < size_of::<T>() {
         return Err(Failed::EINVAL);
     }
-    // SAFETY: the caller vouches for so many bytes, of numbers only.
+    // SAFETY: the caller vouches for `size` bytes, and a `T` has numbers only.
     Ok(unsafe { spec.cast::<T>().read_unaligned() })
 }
 

@@ -98,7 +98,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             phys_port_cnt_ex: u32::from(device.phys_port_cnt),
             ..ibv_device_attr_ex::zeroed()
         };
-        // SAFETY: the program has room for so many bytes.
+        // SAFETY: the program has room for `size` bytes.
         unsafe { copy_prefix(&extended, attr, size) }
     })
 }
@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     port: u8,
     attr: *mut c_void,
 ) -> c_int {
-    // SAFETY: so many bytes every program has room for.
+    // SAFETY: every program has room for the fields of the oldest structure.
     unsafe { query_port(context, port, attr.cast(), OLD_PORT_ATTR) }
 }
 
@@ -127,7 +127,7 @@ pub(crate) unsafe extern "C" fn query_port(
         check_port(u32::from(port))?;
         let mut port = ibv_port_attr::from(&context.nic.query_port()?);
         port.gid_tbl_len = c_int::try_from(gid_table(context).len()).unwrap_or(c_int::MAX);
-        // SAFETY: the program has room for so many bytes.
+        // SAFETY: the program has room for `size` bytes.
         unsafe { copy_prefix(&port, attr, size) }
     })
 }
@@ -141,7 +141,7 @@ unsafe fn copy_prefix<T>(from: &T, to: *mut T, room: usize) -> Result<()> {
     let known = room.min(size_of::<T>());
     // SAFETY: the caller vouches for the room.
     unsafe { ptr::write_bytes(to, 0, room) };
-    // SAFETY: both have so many bytes.
+    // SAFETY: both have `known` bytes.
     unsafe { ptr::copy_nonoverlapping(from, to, known) };
     Ok(())
 }

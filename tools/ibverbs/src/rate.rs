@@ -42,7 +42,7 @@ extern "C" fn ibv_rate_to_mult(rate: c_uint) -> c_int {
         .unwrap_or(-1)
 }
 
-/// The rate that is so many times 2.5 Gb/s, or the highest.
+/// The rate that is a multiple of 2.5 Gb/s, or the highest.
 #[unsafe(no_mangle)]
 extern "C" fn mult_to_ibv_rate(multiple: c_int) -> c_uint {
     RATES
@@ -57,7 +57,7 @@ extern "C" fn ibv_rate_to_mbps(rate: c_uint) -> c_int {
     RATES.iter().find(|(code, ..)| *code == rate).map_or(-1, |(.., mbps)| *mbps)
 }
 
-/// The rate of so many Mb/s, or the highest.
+/// The rate with this number of Mb/s, or the highest.
 #[unsafe(no_mangle)]
 extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> c_uint {
     RATES.iter().find(|(.., known)| *known == mbps).map_or(IBV_RATE_MAX, |(code, ..)| *code)

@@ -109,7 +109,7 @@ unsafe impl GlobalAlloc for Reserve {
         }
         let taken = self.take(layout);
         if !taken.is_null() {
-            // SAFETY: the block has so many bytes.
+            // SAFETY: the block has the size of its layout.
             unsafe { taken.write_bytes(0, layout.size()) };
         }
         taken
@@ -136,7 +136,7 @@ unsafe impl GlobalAlloc for Reserve {
         // SAFETY: as above.
         let moved = unsafe { self.alloc(new) };
         if !moved.is_null() {
-            // SAFETY: both have so many bytes, and are not the same.
+            // SAFETY: both have the smaller of the two sizes, and are not the same.
             unsafe { ptr::copy_nonoverlapping(block, moved, layout.size().min(size)) };
             // SAFETY: the caller's.
             unsafe { self.dealloc(block, layout) };

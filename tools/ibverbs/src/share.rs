@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(things.open(1, false, failed), Ok("made"));
         assert_eq!(things.open(1, true, failed), Err(Failed(libc::EEXIST)));
         assert_eq!(things.open(2, true, || Ok("other")), Ok("other"));
-        // Two stand for it: the first goes whatever unmaking it would say, the last does not.
+        // Two handles stand for it: the first goes even if destroying would fail, the last not.
         let refused = || Err(Failed::EBUSY);
         assert_eq!(things.close(&1, refused), Ok(()));
         assert_eq!(things.close(&1, refused), Err(Failed::EBUSY));

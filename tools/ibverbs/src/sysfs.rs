@@ -48,7 +48,7 @@ unsafe extern "C" fn ibv_read_sysfs_file(
         let text = read(&format!("{directory}/{file}"))?;
         let bytes = text.trim_end_matches('\n').as_bytes();
         let length = bytes.len().min(size);
-        // SAFETY: the program has room for so many bytes.
+        // SAFETY: the program has room for `size` bytes, of which these are `length`.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr().cast(), buffer, length) };
         if length < size {
             // SAFETY: there is room for one more.

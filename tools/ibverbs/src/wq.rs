@@ -151,7 +151,7 @@ pub(crate) unsafe extern "C" fn create_table(
         if init.comp_mask != 0 || init.log_ind_tbl_size > TABLE_MAX || init.ind_tbl.is_null() {
             return Err(Failed::EINVAL);
         }
-        // SAFETY: the program says that there are so many.
+        // SAFETY: the program says that there are 2 to the power of `log_ind_tbl_size`.
         let places = unsafe { slice::from_raw_parts(init.ind_tbl, 1 << init.log_ind_tbl_size) };
         // SAFETY: the program says that each is one, and none is destroyed that is in a table.
         let queues =

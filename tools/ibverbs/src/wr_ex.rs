@@ -154,7 +154,7 @@ impl Builder {
         }
     }
 
-    /// Ends it, with whatever is done with what was built.
+    /// Ends the list: `finish` posts or discards it.
     fn end<T>(&self, finish: impl FnOnce(&mut Building) -> T) -> T {
         let mut building = lock(&self.building);
         let done = finish(&mut building);
@@ -401,13 +401,13 @@ unsafe extern "C" fn set_inline_data_list(
 ///
 /// # Safety
 ///
-/// There must be so many.
+/// `from` points to `length` bytes that can be read.
 unsafe fn copy_bytes(from: *const u8, length: usize, to: &mut Vec<u8>) {
     to.reserve(length);
     let room = to.spare_capacity_mut().as_mut_ptr().cast();
     // SAFETY: the caller vouches for what is read; there is room for it, which is ours.
     unsafe { ptr::copy_nonoverlapping(from, room, length) };
-    // SAFETY: so many more bytes hold something now.
+    // SAFETY: `length` more bytes are initialized now.
     unsafe { to.set_len(to.len() + length) };
 }
 

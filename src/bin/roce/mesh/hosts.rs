@@ -113,7 +113,7 @@ fn resolve(name: &str, port: u16) -> anyhow::Result<SocketAddr> {
 pub(crate) enum Pairs {
     /// Each probes all others.
     All,
-    /// Each probes so many others, other ones in each round.
+    /// Each probes this number of others, different ones in each round.
     Some(usize),
     /// Pairs of a list.
     Listed(Vec<(usize, usize)>),

@@ -33,9 +33,9 @@ use crate::{interrupt, outfile, output};
 /// Have hosts probe each other, and name a bad NIC, a bad path or a slow host
 ///
 /// On every host runs roce serve. This command asks each of them to probe the others by UD
-/// datagrams, as roce ping does, on several paths, and compares what they tell: losses to and
-/// from all peers of a host are its NIC's, losses on some source ports alone are those of a link or
-/// a switch, long times of a host are its own.
+/// datagrams, as roce ping does, on several paths, and compares their reports: losses to
+/// and from all peers of a host point to its NIC, losses on some source ports alone to a link or a
+/// switch, long times in a host to the host itself.
 ///
 /// A server sends probes for others only if it is told its token (ROCE_TOKEN, the same on all
 /// hosts), and only to servers that agree: each is asked over TCP first.
@@ -58,7 +58,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "peers")]
     pairs: Option<PathBuf>,
 
-    /// Have each host probe so many others, other ones in each round [default: all].
+    /// Have each host probe COUNT others, different ones in each round [default: all].
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
     peers: Option<u16>,
 

@@ -15,8 +15,8 @@ pub(crate) struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    /// Concludes from what was collected in so many rounds, and from what the last one differs in
-    /// from earlier ones.
+    /// Concludes from the results of `rounds` rounds, and from the differences of the last one from
+    /// earlier ones.
     pub(crate) fn new(mesh: &'a Mesh, latest: &[Finding], rounds: u64) -> Self {
         let mut findings = diagnose(mesh, &Thresholds::default());
         let key = |it: &Finding| (it.fault, it.symptom, it.hosts.clone());

@@ -53,7 +53,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     reach: ReachArgs<SharedMemoryArgs>,
 
-    /// Stop after so many probes.
+    /// Stop after COUNT probes.
     #[arg(short = 'c', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 
@@ -65,8 +65,8 @@ pub(crate) struct Args {
     #[arg(short = 'W', long, value_name = "SECONDS", value_parser = parse_seconds, default_value = "1")]
     timeout: Duration,
 
-    /// Take so many paths in turn, each with a UDP source port of its own, 1 to 64; 16 on a soft
-    /// NIC over UDP.
+    /// Take COUNT paths in turn, each with a UDP source port of its own: 1 to 64; at most 16 on a
+    /// soft NIC over UDP.
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     paths: usize,
 

@@ -208,7 +208,7 @@ mod tests {
         fs::remove_file(below.join("file")).unwrap();
         fs::remove_file(below.join("link")).unwrap();
         fs::remove_dir(below.join("directory")).unwrap();
-        // A bind mount of what is not there fails like this.
+        // A bind mount of a missing file fails like this.
         let bind = |from: &Path, _: &Path| fs::metadata(from).map(drop);
         for entry in &entries {
             show_through(entry, &above.join(entry.file_name()), bind).unwrap();

@@ -35,7 +35,7 @@ use crate::{device, interrupt};
 /// It listens on the addresses of its NIC, or without -d on those of all interfaces, each with a
 /// NIC of its own. A client gets traffic only at the address its TCP connection comes from, and
 /// memory, queue pairs and time within limits: all clients of one address together get a quarter
-/// of what there is. In a network where not everybody may use it, set ROCE_TOKEN on both sides.
+/// of each. In a network where not every host may use it, set ROCE_TOKEN on both sides.
 ///
 /// It answers the probes of roce ping; in a network where hosts know a token, it also probes
 /// other servers for roce mesh.

@@ -78,7 +78,7 @@ unsafe extern "C-unwind" fn old_send(
     len: usize,
     flags: c_int,
 ) -> isize {
-    // SAFETY: the program hands over so many bytes.
+    // SAFETY: the program hands over `len` bytes.
     if let Some(sent) = unsafe { answered(fd, bytes, len) } {
         return sent;
     }
@@ -94,7 +94,7 @@ unsafe extern "C-unwind" fn old_sendto(
     to: *const libc::sockaddr,
     to_len: libc::socklen_t,
 ) -> isize {
-    // SAFETY: the program hands over so many bytes.
+    // SAFETY: the program hands over `len` bytes.
     if let Some(sent) = unsafe { answered(fd, bytes, len) } {
         return sent;
     }
@@ -119,7 +119,7 @@ unsafe extern "C-unwind" fn old_sendmsg(
         if message.msg_iovlen == 1 && !message.msg_iov.is_null() {
             // SAFETY: there is a piece.
             let piece = unsafe { &*message.msg_iov };
-            // SAFETY: the piece has so many bytes.
+            // SAFETY: the piece has `iov_len` bytes.
             if let Some(sent) = unsafe { answered(fd, piece.iov_base, piece.iov_len) } {
                 return sent;
             }
@@ -133,7 +133,7 @@ unsafe extern "C-unwind" fn old_sendmsg(
 ///
 /// # Safety
 ///
-/// There must be so many bytes.
+/// `bytes` points to `len` bytes that can be read.
 #[inline]
 pub(crate) unsafe fn answered(fd: c_int, bytes: *const c_void, len: usize) -> Option<isize> {
     if SOCKETS.contains(fd) != Some(true) {
@@ -228,7 +228,7 @@ fn connect(fd: RawFd, to: u32) -> Result<()> {
 fn send_to(fd: RawFd, datagram: &[u8], to: u32) -> Result<()> {
     let (address, len) = netlink_address(to);
     let (bytes, count) = (datagram.as_ptr(), datagram.len());
-    // SAFETY: so many bytes are there, and an address that is as long as that.
+    // SAFETY: `bytes` and `count` are the datagram's, and `len` is the size of `address`.
     let sent = unsafe {
         libc::syscall(
             libc::SYS_sendto,

@@ -173,8 +173,8 @@ fn drain(fd: RawFd) -> bool {
     loop {
         let room = libc::iovec { iov_base: sink.as_mut_ptr().cast(), iov_len: sink.len() };
         let nowhere = -1_i64;
-        // SAFETY: there is room for so many bytes; a pipe has no offset, whose second half counts
-        // on 32-bit processors only.
+        // SAFETY: `room` is the whole of `sink`; a pipe has no offset, whose second half counts on
+        // 32-bit processors only.
         let read = unsafe {
             libc::syscall(
                 libc::SYS_preadv2,
@@ -232,7 +232,7 @@ fn watch(epoll: RawFd) {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
     loop {
         let room = c_int::try_from(BATCH).unwrap_or(1);
-        // SAFETY: there is room for so many.
+        // SAFETY: `events` has room for `BATCH`.
         let count = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), room, -1) };
         if count < 0 && io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
             return;

@@ -149,7 +149,7 @@ unsafe extern "C-unwind" fn old_write(fd: c_int, bytes: *const c_void, len: usiz
             return command(target, fd, bytes, len);
         }
     }
-    // SAFETY: the program hands over so many bytes.
+    // SAFETY: the program hands over `len` bytes.
     if let Some(sent) = unsafe { crate::netlink::answered(fd, bytes, len) } {
         return sent;
     }

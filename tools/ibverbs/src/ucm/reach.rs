@@ -123,7 +123,7 @@ impl<'a> Loaded<'a> {
     unsafe fn of(info: &'a libc::dl_phdr_info) -> Self {
         let headers = match info.dlpi_phdr.is_null() {
             true => &[],
-            // SAFETY: there are so many headers.
+            // SAFETY: the linker says that there are `dlpi_phnum` headers.
             false => unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) },
         };
         Self { base: usize::try_from(info.dlpi_addr).unwrap_or_default(), headers }

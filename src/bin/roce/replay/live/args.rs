@@ -122,7 +122,7 @@ pub(crate) struct LiveArgs {
     #[arg(long, value_name = "DIR", requires = "mutate")]
     pub(super) found: Option<PathBuf>,
 
-    /// Play the capture so many times; sequence numbers count on.
+    /// Play the capture N times; sequence numbers count on.
     #[arg(long = "loop", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) rounds: u32,
 }

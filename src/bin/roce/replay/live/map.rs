@@ -75,7 +75,7 @@ impl FromStr for MapRule {
     }
 }
 
-/// A decimal or hexadecimal number of so many bits.
+/// A decimal or hexadecimal number of at most `bits` bits.
 fn number(text: &str, bits: u32) -> Result<u64, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),

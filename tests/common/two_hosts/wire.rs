@@ -1,8 +1,7 @@
-//! Two hosts, A and B, a switch between them, and faults on either link, under virtual time.
+//! Packets on the two links between the hosts, and what happens to them there.
 //!
 //! Unlike [`roce::link::mem::Network`], it tells what it did to each packet: a test that compares
-//! captures with the truth is the owner of every packet, notes what it likes with it (`N`), and
-//! sees it at three points, at A, at the switch and at B.
+//! captures with the truth is the owner of every packet, and notes what it likes with it (`N`).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -22,7 +22,7 @@ impl Dice {
         (self.roll() >> 16) as usize % end
     }
 
-    /// Once in so many times.
+    /// Whether a thing happens that has a chance of 1 in `times`.
     pub fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
