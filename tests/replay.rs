@@ -69,17 +69,14 @@ fn agrees(path: &path::Path) {
     assert!(counts.reasons.keys().all(|why| missing.contains(why)), "{counts}");
 }
 
+/// Captures of others are not committed: they are in the folder that `ROCE_CAPTURES` names, if it
+/// names one.
 #[test]
-fn captures_of_the_connection_manager_agree() {
+fn captures_of_the_connection_manager_and_of_other_devices_agree() {
     for name in ["rxe_cm_programs", "rxe_cm_ud", "rxe_cm_rawpeer"] {
         agrees(path::Path::new(&format!("testdata/cm/{name}.pcap")));
     }
-}
-
-#[test]
-#[ignore = "captures of others, which are not committed, in the folder ROCE_CAPTURES"]
-fn captures_of_other_devices_agree() {
-    let folder = std::env::var_os("ROCE_CAPTURES").expect("ROCE_CAPTURES is set");
+    let Some(folder) = std::env::var_os("ROCE_CAPTURES") else { return };
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let captures = files.filter(|path| path.extension().is_some_and(|known| known == "pcap"));
     assert!(captures.inspect(|path| agrees(path)).count() > 0);
