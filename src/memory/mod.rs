@@ -292,8 +292,8 @@ impl Region {
         self.len = self.len.min(len);
     }
 
-    /// Parts of `len` bytes, to be looked at one after the other: the owner of the memory is counted
-    /// once for all of them.
+    /// Parts of `len` bytes, to be looked at one after the other: the owner of the memory is
+    /// counted once for all of them.
     #[inline]
     pub(crate) fn parts(&self, len: usize) -> Result<Parts<'_>, AccessError> {
         Ok(Parts { whole: self, part: self.part(0, len)? })

@@ -46,8 +46,8 @@ impl Qp {
 
     /// Whether a packet for a reliable connection comes from its peer, by the port and through the
     /// partition that are known, and tells nothing to congestion control: of the checks of
-    /// [`accept_checked`](Self::accept_checked) only that of the state is left. So most packets take
-    /// 150 instructions less.
+    /// [`accept_checked`](Self::accept_checked) only that of the state is left. So most packets
+    /// take 150 instructions less.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_of_peer(&self, received: &Received<'_>, packet: &Packet<'_>, info: &OpcodeInfo) -> bool {
         info.service == self.attr.service
@@ -59,8 +59,8 @@ impl Qp {
             && self.cc.is_none()
     }
 
-    /// Executes a packet that continues a run: with this PSN and payload. Returns whether it did; if
-    /// not, nothing has changed. It saves some 200 instructions.
+    /// Executes a packet that continues a run, with this PSN and payload. Returns whether it did;
+    /// if not, nothing has changed. It saves some 200 instructions.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(in crate::engine) fn continue_run(
         &mut self,
