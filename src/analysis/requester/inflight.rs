@@ -45,7 +45,7 @@ impl Inflight {
     }
 
     /// Whether a response that comes twice is a copy: its request was sent and delivered once. Of
-    /// one that was sent again it is not known whether the responder had dropped the first.
+    /// one that was retransmitted it is not known whether the responder had dropped the first.
     pub(super) const fn is_sent_once(&self) -> bool {
         self.requests < 2 && self.retransmitted_packets == 0
     }
