@@ -22,7 +22,7 @@ impl Times {
     /// Returns the time of the next one, if one is left and has a time.
     pub fn next(&self) -> Option<Instant> {
         let is_left = self.posted < self.count;
-        self.times.get(self.posted).or(self.times.last()).copied().filter(|_| is_left)
+        self.times.get(self.posted).or_else(|| self.times.last()).copied().filter(|_| is_left)
     }
 
     /// Counts the next one as posted, and returns its number, if it is due.
