@@ -5,6 +5,7 @@
 //! the next bucket. Deadlines beyond the buckets, which only slow queue pairs have, are in a tree.
 
 use std::collections::BTreeSet;
+use std::iter::successors;
 
 use crate::table::SlotId;
 use crate::time::Instant;
@@ -129,10 +130,13 @@ impl Wheel {
         Some(slot)
     }
 
-    /// Returns the queue pair of the earliest deadline in a bucket.
+    /// Queue pairs of the first bucket that has any, in the order of their deadlines.
     #[inline]
-    pub(in crate::engine) fn next_slot(&self) -> Option<SlotId> {
-        self.first_entry().map(|entry| entry.slot)
+    pub(in crate::engine) fn upcoming(&self) -> impl Iterator<Item = SlotId> {
+        let first = self.first();
+        let entry = |id: u32| &self.entries[id as usize];
+        let after = move |&id: &u32| Some(entry(id).after).filter(|after| Some(*after) != first);
+        successors(first, after).map(move |id| entry(id).slot)
     }
 
     fn first_entry(&self) -> Option<&Entry> {

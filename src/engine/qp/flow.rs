@@ -279,6 +279,9 @@ fn packet_of(bytes: &[u8]) -> &[u8] {
     bytes.get(..bytes.len().saturating_sub(crate::wire::ICRC_ROOM)).unwrap_or_default()
 }
 
+/// Number of queue pairs before its turn at which a paced one is prefetched.
+const PREFETCH_AHEAD: usize = 4;
+
 impl Engine {
     /// Wakes the next queue pair whose pacer lets it send by `now`: one at a time, so that it sends
     /// while its state is in a cache.
@@ -296,8 +299,14 @@ impl Engine {
         {
             qp.wake_paced(env);
         }
-        if let Some(next) = self.env.pacing.next_slot().and_then(|next| self.qps.at(next)) {
+        // What a queue pair leads to is prefetched when the queue pair itself is in a cache.
+        let mut upcoming = self.env.pacing.upcoming().take(PREFETCH_AHEAD);
+        if let Some(next) = upcoming.next().and_then(|next| self.qps.at(next)) {
             next.prefetch_paced();
+            next.prefetch_send();
+        }
+        if let Some(later) = upcoming.last() {
+            self.qps.prefetch(later, Qp::HOT);
         }
     }
 
