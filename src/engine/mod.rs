@@ -323,7 +323,7 @@ impl Engine {
     }
 
     /// Executes a packet that continues a run; returns whether it did.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn continue_run(&mut self, received: &Received<'_>) -> bool {
         let Some(run) = self.env.run else { return false };
         let Some(packet) = run.parse(received) else { return false };

@@ -533,7 +533,7 @@ impl Run<'_> {
 
     /// Adds a packet with this header; returns whether its payload can be read. If not, there is no
     /// such packet.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn push(&mut self, header: &[u8; Bth::LEN]) -> bool {
         let Self { batch, reference: Reference { count, stride, payload, each, .. } } = self;
         let start = batch.len;
