@@ -82,7 +82,7 @@ pub trait Field: Sized {
 
 /// The `len` bits of `bytes` from bit `start`. Callers know that they exist and touch at most eight
 /// bytes.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 #[expect(
     clippy::indexing_slicing,
     reason = "headers are whole arrays and their layouts are checked at compile time"
@@ -102,7 +102,7 @@ pub(crate) fn get_bits(bytes: &[u8], start: usize, len: usize) -> u64 {
 }
 
 /// Writes the low `len` bits of `value` to `bytes` at bit `start`; the other bits stay as they are.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 #[expect(
     clippy::indexing_slicing,
     reason = "headers are whole arrays and their layouts are checked at compile time"
@@ -128,7 +128,7 @@ macro_rules! whole_field {
         impl $crate::wire::layout::Field for $name {
             const WIDTH: usize = <$int>::BITS as usize;
 
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             #[allow(
                 clippy::cast_possible_truncation,
                 trivial_numeric_casts,
@@ -138,7 +138,7 @@ macro_rules! whole_field {
                 Self($crate::wire::layout::get_bits(header, start, Self::WIDTH) as $int)
             }
 
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             fn set(&self, header: &mut [u8], start: usize) {
                 $crate::wire::layout::set_bits(header, start, Self::WIDTH, u64::from(self.0));
             }
