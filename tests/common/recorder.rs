@@ -8,7 +8,7 @@ use roce::capture::Reader;
 use roce::decode::Decoder;
 use roce::wire::ROCE_PORT;
 
-/// Packets with their notes, losses and messages, in the order in which they are told.
+/// Packets with their notes, losses and messages, in the order of the reports.
 #[derive(Default)]
 pub struct Recorder {
     pub packets: Vec<(PacketFacts, PacketNote)>,
